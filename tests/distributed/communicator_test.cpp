@@ -1,6 +1,7 @@
 // Local ranks: messages, collective calls, groups, failures, time limits; token layouts.
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 #include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
 
@@ -74,6 +75,30 @@ TEST(DistributedLocalRanks, RefuseWrongArguments) {
   alone.send(0, two);
   EXPECT_EQ(error_of<ValueError>([&] { alone.receive(0, std::span(two, 1))->wait(); }),
             "[Communicator] a message must have the size of its receive, 1; found 2.");
+  for (int rank : {-1, 1}) {
+    const std::string found = " must lie in 0 .. 0; found " + std::to_string(rank) + ".";
+    EXPECT_EQ(error_of<ValueError>([&] { alone.send(rank, two); }),
+              "[Communicator::send] to" + found);
+    EXPECT_EQ(error_of<ValueError>([&] { alone.receive(rank, two); }),
+              "[Communicator::receive] from" + found);
+    EXPECT_EQ(error_of<ValueError>([&] { alone.broadcast(rank, two); }),
+              "[Communicator::broadcast] root" + found);
+  }
+  EXPECT_EQ(error_of<ValueError>([&] { alone.all_gather(two, std::span(two, 1)); }),
+            "[Communicator::all_gather] all must have the bytes of all ranks, 2; found 1.");
+}
+
+TEST(DistributedLocalRanks, AWrongGroupOfOneRankIsAnErrorOnAll) {
+  std::atomic<int> errors = 0;
+  run_local_ranks(
+      3,
+      [&](Communicator& comm) {
+        EXPECT_EQ(error_of<ValueError>([&] { comm.split(comm.rank() == 1 ? -7 : 0); }),
+                  "[Communicator::split] group must be at least 0; found -7.");
+        ++errors;
+      },
+      20s);
+  EXPECT_EQ(errors, 3);
 }
 
 TEST(DistributedContextLayout, EachTokenHasOneRankAndZigzagSharesTheWork) {
@@ -103,6 +128,20 @@ TEST(DistributedContextLayout, EachTokenHasOneRankAndZigzagSharesTheWork) {
   const Tensor4<float> x({1, 1, 5, 2});
   EXPECT_TRUE(contains(error_of<ShapeError>([&] { local_tokens(ContextLayout(4, 2), 0, x); }),
                        "[local_tokens] x must have shape (batch, heads, seq, dim) = (1, 1, 4, 2)"));
+  for (const auto kind : {ContextLayout::Kind::contiguous, ContextLayout::Kind::zigzag}) {
+    const ContextLayout layout(5, 2, kind);
+    for (int rank : {-1, 2}) {
+      const std::string text =
+          "[ContextLayout] rank must lie in 0 .. 1; found " + std::to_string(rank) + ".";
+      EXPECT_EQ(error_of<ValueError>([&] { layout.ranges(rank); }), text);
+      EXPECT_EQ(error_of<ValueError>([&] { layout.size(rank); }), text);
+      EXPECT_EQ(error_of<ValueError>([&] { local_tokens(layout, rank, x); }), text);
+    }
+    // More ranks than half of the largest int.
+    const int ranks = std::numeric_limits<int>::max();
+    EXPECT_EQ(ContextLayout(5, ranks, kind).size(ranks - 1), 0);
+    EXPECT_EQ(ContextLayout(5, ranks, kind).size(4), 1);
+  }
 }
 
 }  // namespace

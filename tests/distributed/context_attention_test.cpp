@@ -113,6 +113,76 @@ TEST(DistributedContext, AWrongArgumentOfOneRankIsAnErrorOnAll) {
             "2; found 3.");
 }
 
+/// Runs call(comm, layout, q, k, out, execution) on two ranks, of which rank 1 asks for an
+/// instruction set that the machine lacks.
+template <class Call>
+void expect_missing_isa_on_all(std::string_view function, const Call& call) {
+  std::optional<Isa> missing;
+  for (Isa isa : kAllIsas) {
+    if (!is_available(isa)) missing = isa;
+  }
+  if (!missing) GTEST_SKIP() << "this machine has every instruction set";
+  const auto errors = errors_of([&](auto& comm, auto& layout, auto& q, auto& k, auto& out) {
+    call(comm, layout, q, k, out,
+         Execution{.isa = comm.rank() == 1 ? missing : std::optional<Isa>()});
+  });
+  EXPECT_TRUE(contains(errors[1], "the instruction set must be one that this machine"));
+  EXPECT_EQ(errors[0], "[" + std::string(function) + "] rank 1: " + errors[1]);
+}
+
+TEST(DistributedContext, AnInstructionSetThatOneRankLacksIsAnErrorOnAll) {
+  expect_missing_isa_on_all(
+      "context_parallel_attention",
+      [](auto& comm, auto& layout, auto& q, auto& k, auto& out, const Execution& execution) {
+        context_parallel_attention(comm, layout, q, k, k, out, {.execution = execution});
+      });
+  expect_missing_isa_on_all(
+      "context_parallel_attention_backward",
+      [](auto& comm, auto& layout, auto& q, auto& k, auto& out, const Execution& execution) {
+        const Tensor3<float> lse({1, 2, q.extent(2)});
+        Tensor4<float> d_q(q.shape()), d_k(k.shape()), d_v(k.shape());
+        context_parallel_attention_backward(comm, layout, out, q, k, k, out, lse, d_q, d_k, d_v,
+                                            {.execution = execution});
+      });
+  expect_missing_isa_on_all(
+      "context_parallel_attention_backward",
+      [](auto& comm, auto& layout, auto& q, auto& k, auto& out, const Execution& execution) {
+        const Tensor3<float> lse({1, 2, q.extent(2)});
+        const Tensor4<bfloat16> half(k.shape());
+        Tensor4<float> d_q(q.shape()), d_k(k.shape()), d_v(k.shape());
+        context_parallel_attention_backward(comm, layout, out, q, half, half, out, lse, d_q, d_k,
+                                            d_v, {.execution = execution});
+      });
+}
+
+TEST(DistributedContext, AWrongLseOfOneRankIsAnErrorOnAll) {
+  const auto errors = errors_of([](auto& comm, auto& layout, auto& q, auto& k, auto& out) {
+    const Tensor3<float> lse({1, 2, q.extent(2)});
+    const TensorView3<const float> wrong(lse.data(), {1, 2, -1});
+    Tensor4<float> d_q(q.shape()), d_k(k.shape()), d_v(k.shape());
+    context_parallel_attention_backward(comm, layout, out, q, k, k, out,
+                                        comm.rank() == 1 ? wrong : lse.view(), d_q, d_k, d_v);
+  });
+  EXPECT_EQ(errors[1],
+            "[context_parallel_attention_backward] lse must have shape (1, 2, 2, 1); found (1, 2, "
+            "-1, 1).");
+  EXPECT_EQ(errors[0], "[context_parallel_attention_backward] rank 1: " + errors[1]);
+}
+
+TEST(DistributedContext, AnotherFunctionOnOneRankIsAnErrorOnAll) {
+  const auto errors = errors_of([](auto& comm, auto& layout, auto& q, auto& k, auto& out) {
+    if (comm.rank() == 0) return context_parallel_attention(comm, layout, q, k, k, out);
+    const Tensor3<float> lse({1, 2, q.extent(2)});
+    Tensor4<float> d_q(q.shape()), d_k(k.shape()), d_v(k.shape());
+    context_parallel_attention_backward(comm, layout, out, q, k, k, out, lse, d_q, d_k, d_v);
+  });
+  const std::string text =
+      "the function must be the same on every rank; found context_parallel_attention on rank 0, "
+      "context_parallel_attention_backward on rank 1.";
+  EXPECT_EQ(errors[0], "[context_parallel_attention] " + text);
+  EXPECT_EQ(errors[1], "[context_parallel_attention_backward] " + text);
+}
+
 TEST(DistributedContext, RefusesWhatRanksCannotShareByName) {
   const Tensor4<float> q({1, 1, 3, 4});
   Tensor4<float> out({1, 1, 3, 4});
@@ -201,7 +271,7 @@ TEST(DistributedContext, BackwardRefusesGradientsThatAreSumsOverRanksByName) {
   EXPECT_TRUE(contains(error_of<ShapeError>(short_lse), "] lse must have shape (1, 1, 3, 1)"));
 }
 
-/// Counts the bytes that a rank sends.
+/// Counts the bytes that a rank sends, and how often it polls.
 class CountingCommunicator final : public Communicator {
  public:
   explicit CountingCommunicator(Communicator& comm) : comm_(comm) {}
@@ -209,10 +279,10 @@ class CountingCommunicator final : public Communicator {
   int size() const override { return comm_.size(); }
   std::unique_ptr<Request> send(int to, std::span<const std::byte> data) override {
     sent += data.size();
-    return comm_.send(to, data);
+    return std::make_unique<Counted>(comm_.send(to, data), polls);
   }
   std::unique_ptr<Request> receive(int from, std::span<std::byte> data) override {
-    return comm_.receive(from, data);
+    return std::make_unique<Counted>(comm_.receive(from, data), polls);
   }
   void broadcast(int root, std::span<std::byte> data) override { comm_.broadcast(root, data); }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
@@ -222,9 +292,24 @@ class CountingCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int group) override { return comm_.split(group); }
   void fail(std::string_view text) noexcept override { comm_.fail(text); }
 
-  std::size_t sent = 0;
+  std::size_t sent = 0, polls = 0;
 
  private:
+  class Counted final : public Request {
+   public:
+    Counted(std::unique_ptr<Request> request, std::size_t& polls)
+        : request_(std::move(request)), polls_(polls) {}
+    bool poll() override {
+      ++polls_;
+      return request_->poll();
+    }
+    void wait() override { request_->wait(); }
+
+   private:
+    std::unique_ptr<Request> request_;
+    std::size_t& polls_;
+  };
+
   Communicator& comm_;
 };
 
@@ -249,6 +334,24 @@ TEST(DistributedContext, SendsNoBlockThatQueriesDoNotSee) {
   EXPECT_EQ(sent_with({}), (Sent{3 * kRank, 3 * kRank, 3 * kRank, 3 * kRank}));
   EXPECT_EQ(sent_with(causal()), (Sent{3 * kRank, 2 * kRank, kRank, 0}));
   EXPECT_EQ(sent_with(causal() & sliding_window(9, 0)), (Sent{kRank, kRank, kRank, 0}));
+}
+
+TEST(DistributedContext, PollsMessagesBetweenTasksAlsoOnOneThread) {
+  for (int threads : {1, 2}) {
+    SCOPED_TRACE(std::to_string(threads) + " threads");
+    run_local_ranks(
+        2,
+        [&](Communicator& comm) {
+          CountingCommunicator counting(comm);
+          const attn_test::ThreadExecutor executor(threads);
+          const Tensor4<float> x({1, 4, 512, 16});
+          Tensor4<float> out(x.shape());
+          context_parallel_attention(counting, ContextLayout(1024, 2), x, x, x, out,
+                                     {.execution = {.executor = &executor}});
+          EXPECT_GT(counting.polls, 0u);
+        },
+        kLimit);
+  }
 }
 
 TEST(DistributedContext, AFunctorThatThrowsOnOneRankEndsTheCallOnAll) {

@@ -72,6 +72,8 @@ struct ContextDraw {
         return run(prob, mask);
       case 3:
         return run(mask);
+      case 4:
+        return run(score, mask, prob);
       default:
         return run();
     }

@@ -109,5 +109,46 @@ TEST(DistributedGradientTree, RefusesWrongArguments) {
       20s);
 }
 
+TEST(DistributedGradientTree, OtherSizesOfParametersOnOneRankAreAnErrorOnAll) {
+  run_local_ranks(
+      2,
+      [](Communicator& comm) {
+        Gradient memory(7 + 1 + 130);
+        auto parameters = parameters_in(memory);
+        if (comm.rank() == 1) std::swap(parameters[0], parameters[2]);
+        EXPECT_EQ(error_of<ValueError>([&] { GradientTree<float>(comm, parameters, 4); }),
+                  "[GradientTree] the sizes of the parameters must be the same on every rank; "
+                  "found another on rank 1 than on rank 0.");
+      },
+      20s);
+}
+
+TEST(DistributedGradientTree, AMissingMicroBatchOfOneRankIsAnErrorOnAll) {
+  const std::string text =
+      "[GradientTree::finish] all micro-batches of this rank must have been added; found 3 as the "
+      "next one.";
+  run_local_ranks(
+      2,
+      [&](Communicator& comm) {
+        Gradient memory(7 + 1 + 130);
+        GradientTree<float> tree(comm, parameters_in(memory), 4);
+        for (const index_t n : {0, 1, 2, 3}) {
+          if (n < tree.micro_batches().begin || n >= tree.micro_batches().end) continue;
+          if (n == 3) {
+            EXPECT_EQ(error_of<ValueError>([&] { tree.finish(); }), text);
+          }
+          std::fill(memory.begin(), memory.end(), 1.0f);
+          tree.add(n);
+        }
+        if (comm.rank() == 0) {
+          EXPECT_EQ(error_of<ValueError>([&] { tree.finish(); }),
+                    "[GradientTree::finish] rank 1: " + text);
+        }
+        tree.finish();  // of the same step
+        EXPECT_EQ(memory, Gradient(memory.size(), 4.0f));
+      },
+      20s);
+}
+
 }  // namespace
 }  // namespace attn

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -64,31 +65,37 @@ class AgreedFields {
   std::vector<Field> fields_;
 };
 
-/// The first exchange of a call, on all ranks. Returns if the fields of all ranks are equal and
-/// check() throws on none. Otherwise every rank throws: a rank whose check() threw rethrows that
-/// exception; the others throw a ValueError that names the rank and the field, or has the text of
-/// the exception.
-template <class Check>
-void agree(Communicator& communicator, std::string_view function, const AgreedFields& fields,
-           Check check) {
+/// The first exchange of a call, on all ranks. arguments() checks the arguments of this rank and
+/// returns them as AgreedFields. Returns if it throws on no rank, and all ranks have called the
+/// same function with equal fields. Otherwise every rank throws: a rank whose arguments() threw
+/// rethrows that exception; the others throw a ValueError that names the rank and the field, or has
+/// the text of the exception. Nothing on a rank may throw before this call: the others would wait.
+template <class Arguments>
+void agree(Communicator& communicator, std::string_view function, Arguments arguments) {
   struct Record {
+    char function[64] = {};
     std::uint64_t values[AgreedFields::kMax] = {};
     char error[512] = {};
   };
   Record mine;
+  AgreedFields fields;
   std::exception_ptr failure;
-  for (std::size_t n = 0; n < fields.all().size(); ++n) mine.values[n] = fields.all()[n].value;
+  const auto copy = [](std::string_view text, std::span<char> to) {
+    std::copy_n(text.data(), (std::min)(text.size(), to.size() - 1), to.data());
+  };
   const auto take_error = [&](std::string_view text) {
     failure = std::current_exception();
-    std::memcpy(mine.error, text.data(), (std::min)(text.size(), sizeof mine.error - 1));
+    copy(text.empty() ? "unknown exception" : text, mine.error);
   };
+  copy(function, mine.function);
   try {
-    check();
+    fields = arguments();
   } catch (const std::exception& error) {
     take_error(error.what());
   } catch (...) {
     take_error("unknown exception");
   }
+  for (std::size_t n = 0; n < fields.all().size(); ++n) mine.values[n] = fields.all()[n].value;
   std::vector<Record> all(static_cast<std::size_t>(communicator.size()));
   communicator.all_gather(std::as_bytes(std::span(&mine, 1)),
                           std::as_writable_bytes(std::span(all)));
@@ -99,6 +106,12 @@ void agree(Communicator& communicator, std::string_view function, const AgreedFi
         {"[", function, "] rank ", std::to_string(rank), ": ", std::string_view(all[rank].error)}));
   }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const std::string_view called = all[0].function, other_called = all[rank].function;
+    if (called != other_called) {
+      throw ValueError(
+          message(function, "the function", "be the same on every rank",
+                  join({called, " on rank 0, ", other_called, " on rank ", std::to_string(rank)})));
+    }
     for (std::size_t n = 0; n < fields.all().size(); ++n) {
       const std::uint64_t first = all[0].values[n], other = all[rank].values[n];
       if (first == other) continue;
@@ -110,6 +123,20 @@ void agree(Communicator& communicator, std::string_view function, const AgreedFi
           field.is_number ? join({text(first), " on rank 0, ", text(other), " on rank ", at})
                           : join({"another on rank ", at, " than on rank 0"})));
     }
+  }
+}
+
+/// Runs the part of a call after agree(). If it throws, ranks that wait for this one end, too.
+template <class F>
+void run_or_fail(Communicator& communicator, const F& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    communicator.fail(error.what());
+    throw;
+  } catch (...) {
+    communicator.fail("unknown exception");
+    throw;
   }
 }
 

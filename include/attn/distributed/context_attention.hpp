@@ -131,9 +131,8 @@ AgreedFields context_fields(const ContextLayout& layout, const StoredView<const 
   fields.add("dropout.p", options.dropout.p);
   fields.add("dropout.seed", static_cast<index_t>(options.dropout.seed));
   fields.add("int8 precision", index_t{options.precision.is_int8()});
-  index_t functors = 0;
-  ((functors = functors * 31 + static_cast<index_t>(typeid(Functors).hash_code() >> 8)), ...);
-  fields.add("the types of functors", static_cast<double>(functors));
+  const std::vector<index_t> functors{static_cast<index_t>(typeid(Functors).hash_code())...};
+  fields.add("the types of functors", TensorView1<const index_t>(functors));
   fields.add("the instruction set", static_cast<index_t>(options.execution.instruction_set()));
   fields.add("the size of the second-level cache", index_t{has_large_second_level_cache()});
   return fields;
@@ -440,10 +439,6 @@ Tensor4<E> gather_tokens(Communicator& communicator, const ContextLayout& layout
       }
     }
   }
-  const auto bytes_of = [](Buffer<E>& buffer) {
-    return std::as_writable_bytes(
-        std::span(buffer.data(), static_cast<std::size_t>(buffer.size())));
-  };
   communicator.all_gather(bytes_of(mine), bytes_of(all));
   auto whole = Tensor4<E>::uninitialized(shape);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
@@ -500,13 +495,13 @@ void gathered_attention(Communicator& communicator, const ContextLayout& layout,
 /// gives to this rank. All other arguments describe the whole sequence and are equal on every rank:
 /// masks, lengths, documents and biases have the extents of all tokens; functors, ALiBi and dropout
 /// take positions in the sequence. A rank reads only the rows of dense masks that belong to its
-/// tokens.
+/// tokens, except on the decode path.
 ///
 /// Keys and values arrive in chunks, in the order of keys; a rank receives the next chunk while it
 /// computes the current one. It receives only chunks with keys that causality, windows, lengths and
 /// documents keep for one of its tokens. It stores two chunks (each as long as the longest range of
 /// a rank, at most 2048 tokens) and the running sums of each query. With few queries in all (the
-/// decode path) every rank computes all of them.
+/// decode path) every rank computes all of them and reads all rows of dense masks.
 ///
 /// Throws ValueError on every rank if shapes or options differ between ranks or are invalid on one
 /// of them. Refuses weights, scores, their sums, qv, packed sequences, pages, gather, first_key and
@@ -527,7 +522,7 @@ void context_parallel_attention(Communicator& communicator, const ContextLayout&
     const auto to = view_of(out);
     detail::ContextAttention<scalar_t<Q>, scalar_t<K>, T> attention(communicator, layout, keys,
                                                                     values, options);
-    const auto check = [&] {
+    detail::agree(communicator, kFunction, [&] {
       detail::refuse_on_ranks(kFunction, options);
       detail::check_ranks(kFunction, communicator, layout);
       const index_t tokens = layout.size(communicator.rank());
@@ -548,26 +543,15 @@ void context_parallel_attention(Communicator& communicator, const ContextLayout&
         attention.add_rows(range, at, queries, to, functors...);
         at += range.end - range.begin;
       }
-    };
-    detail::agree(communicator, kFunction,
-                  detail::context_fields<T, Functors...>(layout, queries, keys, values, options),
-                  check);
+      return detail::context_fields<T, Functors...>(layout, queries, keys, values, options);
+    });
     const detail::AttentionProblem<T>& problem = attention.problem();
     if (!problem.has_rows()) return;
-    try {
-      if (detail::tiling_of(problem, 0).decode) {
-        detail::gathered_attention<scalar_t<Q>, scalar_t<K>, T>(communicator, layout, queries, keys,
-                                                                values, to, options, functors...);
-      } else {
-        attention.run();
-      }
-    } catch (const std::exception& error) {
-      communicator.fail(error.what());
-      throw;
-    } catch (...) {
-      communicator.fail("unknown exception");
-      throw;
-    }
+    detail::run_or_fail(communicator, [&] {
+      if (!detail::tiling_of(problem, 0).decode) return attention.run();
+      detail::gathered_attention<scalar_t<Q>, scalar_t<K>, T>(communicator, layout, queries, keys,
+                                                              values, to, options, functors...);
+    });
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "attn/attention/functors.hpp"
 #include "attn/core/tensor.hpp"
+#include "attn/distributed/communicator.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -36,13 +37,16 @@ class ContextLayout {
   int ranks() const { return ranks_; }
   Kind kind() const { return kind_; }
 
-  /// The tokens of a rank: two ranges in order, either of which may be empty.
+  /// The tokens of a rank: two ranges in order, either of which may be empty. Throws ValueError for
+  /// a rank outside the layout, as size() and local_tokens() do.
   std::array<IndexRange, 2> ranges(int rank) const {
+    detail::check_rank("ContextLayout", "rank", rank, ranks_);
     if (kind_ == Kind::contiguous) {
       const IndexRange range = part(rank, ranks_);
       return {range, {range.end, range.end}};
     }
-    return {part(rank, 2 * ranks_), part(2 * ranks_ - 1 - rank, 2 * ranks_)};
+    const index_t parts = index_t{2} * ranks_;
+    return {part(rank, parts), part(parts - 1 - rank, parts)};
   }
 
   /// The number of tokens of a rank.

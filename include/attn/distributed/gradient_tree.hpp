@@ -80,17 +80,22 @@ class GradientTree {
   GradientTree(Communicator& communicator, const std::vector<TrainedParameter<T>>& parameters,
                index_t count)
       : communicator_(communicator), stack_{count} {
-    detail::AgreedFields fields;
-    fields.add("count", count);
-    fields.add("the number of parameters", static_cast<index_t>(parameters.size()));
-    for (const TrainedParameter<T>& parameter : parameters) {
-      gradients_.push_back({parameter.gradient, {parameter.size}});
-      size_ += parameter.size;
-    }
-    fields.add("the number of elements", size_);
-    detail::agree(communicator, "GradientTree", fields, [&] {
-      if (count >= 1) return;
-      throw ValueError(message("GradientTree", "count", "be at least 1", to_string(count)));
+    detail::agree(communicator, "GradientTree", [&] {
+      if (count < 1) {
+        throw ValueError(message("GradientTree", "count", "be at least 1", to_string(count)));
+      }
+      std::vector<index_t> sizes;
+      for (const TrainedParameter<T>& parameter : parameters) {
+        gradients_.push_back({parameter.gradient, {parameter.size}});
+        sizes.push_back(parameter.size);
+        size_ += parameter.size;
+      }
+      detail::AgreedFields fields;
+      fields.add("count", count);
+      fields.add("the number of parameters", static_cast<index_t>(parameters.size()));
+      fields.add("the number of elements", size_);
+      fields.add("the sizes of the parameters", TensorView1<const index_t>(sizes));
+      return fields;
     });
     share_ = (size_ + communicator.size() - 1) / communicator.size();
     next_ = micro_batches().begin;
@@ -121,30 +126,22 @@ class GradientTree {
   }
 
   /// Sets the gradients of every rank to the sum over all micro-batches. Every rank calls it after
-  /// its last add(); the tree is then ready for the next step. Throws ValueError if a micro-batch
-  /// is missing.
+  /// its last add(); the tree is then ready for the next step. Throws ValueError on every rank if a
+  /// micro-batch is missing on one; add it and call finish() again.
   void finish() {
-    if (next_ != micro_batches().end) {
-      throw ValueError(message("GradientTree::finish", "all micro-batches of this rank",
-                               "have been added", to_string(next_) + " as the next one"));
-    }
-    const Buffer<T> own = add_share();
-    Buffer<T> all(share_ * communicator_.size());
-    communicator_.all_gather(
-        std::as_bytes(std::span(own.data(), static_cast<std::size_t>(own.size()))), bytes_of(all));
-    const T* from = all.data();
-    for (const TensorView1<T>& gradient : gradients_) {
-      std::copy_n(from, gradient.size(), gradient.data());
-      from += gradient.size();
-    }
+    detail::agree(communicator_, "GradientTree::finish", [&] {
+      if (next_ != micro_batches().end) {
+        throw ValueError(message("GradientTree::finish", "all micro-batches of this rank",
+                                 "have been added", to_string(next_) + " as the next one"));
+      }
+      return detail::AgreedFields();
+    });
+    detail::run_or_fail(communicator_, [&] { set_sums(); });
     stack_.entries.clear();
     next_ = micro_batches().begin;
   }
 
  private:
-  static std::span<std::byte> bytes_of(Buffer<T>& x) {
-    return std::as_writable_bytes(std::span(x.data(), static_cast<std::size_t>(x.size())));
-  }
   static void add_to(Buffer<T>& sum, const Buffer<T>& x) {
     for (index_t n = 0; n < sum.size(); ++n) sum.data()[n] += x.data()[n];
   }
@@ -166,6 +163,16 @@ class GradientTree {
     return nodes;
   }
 
+  void set_sums() {
+    Buffer<T> own = add_share(), all(share_ * communicator_.size());
+    communicator_.all_gather(detail::bytes_of(own), detail::bytes_of(all));
+    const T* from = all.data();
+    for (const TensorView1<T>& gradient : gradients_) {
+      std::copy_n(from, gradient.size(), gradient.data());
+      from += gradient.size();
+    }
+  }
+
   /// This rank's share of the elements, added over all ranks.
   Buffer<T> add_share() {
     std::vector<std::unique_ptr<Request>> requests;
@@ -180,7 +187,7 @@ class GradientTree {
     for (int from = 0; from < communicator_.size(); ++from) {
       for (const detail::TreeNode& node : nodes_of(from)) {
         Buffer<T> share(share_);
-        communicator_.receive(from, bytes_of(share))->wait();
+        communicator_.receive(from, detail::bytes_of(share))->wait();
         shares.push(node, std::move(share), add_to);
       }
     }

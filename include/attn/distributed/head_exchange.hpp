@@ -59,9 +59,6 @@ class HeadExchange {
     constexpr bool to_heads = std::is_const_v<E>;
     std::vector<Buffer<T>> sent, received;
     std::vector<std::unique_ptr<Request>> requests;
-    const auto bytes = [](Buffer<T>& x) {
-      return std::as_writable_bytes(std::span(x.data(), static_cast<std::size_t>(x.size())));
-    };
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       // What a message holds: heads of one rank at the tokens of the other.
       const Part out = part_of(rank, to_heads), in = part_of(rank, !to_heads);
@@ -71,8 +68,8 @@ class HeadExchange {
                          stream.by_tokens.extent(3), to);
       });
       received.emplace_back(size_of_part(streams, in));
-      requests.push_back(communicator_.receive(rank, bytes(received.back())));
-      requests.push_back(communicator_.send(rank, bytes(sent.back())));
+      requests.push_back(communicator_.receive(rank, bytes_of(received.back())));
+      requests.push_back(communicator_.send(rank, bytes_of(sent.back())));
     }
     for (const auto& request : requests) request->wait();
     for (int rank = 0; rank < communicator_.size(); ++rank) {

@@ -119,20 +119,24 @@ class LocalCommunicator final : public Communicator {
   int size() const override { return size_; }
 
   std::unique_ptr<Request> send(int to, std::span<const std::byte> data) override {
+    detail::check_rank("Communicator::send", "to", to, size_);
     messages_->put(next_to(to, false), data);
     return std::make_unique<Sent>();
   }
   std::unique_ptr<Request> receive(int from, std::span<std::byte> data) override {
+    detail::check_rank("Communicator::receive", "from", from, size_);
     return std::make_unique<Receive>(messages_, next_from(from, false), data);
   }
 
   void broadcast(int root, std::span<std::byte> data) override {
+    detail::check_rank("Communicator::broadcast", "root", root, size_);
     if (rank_ != root) return messages_->wait(next_from(root, true), data);
     for (int to = 0; to < size_; ++to) {
       if (to != root) messages_->put(next_to(to, true), data);
     }
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    detail::check_all_gather(mine, all, size_);
     for (int to = 0; to < size_; ++to) messages_->put(next_to(to, true), mine);
     for (int from = 0; from < size_; ++from) {
       messages_->wait(next_from(from, true),
@@ -142,9 +146,7 @@ class LocalCommunicator final : public Communicator {
   void barrier() override { all_gather({}, {}); }
 
   std::unique_ptr<Communicator> split(int group) override {
-    detail::check_group(group);
-    std::vector<int> groups(static_cast<std::size_t>(size_));
-    all_gather(std::as_bytes(std::span(&group, 1)), std::as_writable_bytes(std::span(groups)));
+    const std::vector<int> groups = detail::gather_groups(*this, group);
     int rank = 0, size = 0;
     for (int other = 0; other < size_; ++other) {
       if (groups[static_cast<std::size_t>(other)] != group) continue;

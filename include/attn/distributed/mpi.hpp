@@ -44,6 +44,7 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return size_; }
 
   std::unique_ptr<Request> send(int to, std::span<const std::byte> data) override {
+    detail::check_rank("Communicator::send", "to", to, size_);
     auto request = std::make_unique<MpiRequest>();
     for_pieces(data, [&](std::span<const std::byte> piece) {
       MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, to, 0, group_,
@@ -52,6 +53,7 @@ class MpiCommunicator final : public Communicator {
     return request;
   }
   std::unique_ptr<Request> receive(int from, std::span<std::byte> data) override {
+    detail::check_rank("Communicator::receive", "from", from, size_);
     auto request = std::make_unique<MpiRequest>();
     for_pieces(data, [&](std::span<std::byte> piece) {
       MPI_Irecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, from, 0, group_,
@@ -61,11 +63,13 @@ class MpiCommunicator final : public Communicator {
   }
 
   void broadcast(int root, std::span<std::byte> data) override {
+    detail::check_rank("Communicator::broadcast", "root", root, size_);
     for_pieces(data, [&](std::span<std::byte> piece) {
       MPI_Bcast(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, root, group_);
     });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    detail::check_all_gather(mine, all, size_);
     if (mine.size() <= kMaxBytes) {
       const int bytes = static_cast<int>(mine.size());
       MPI_Allgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, group_);
@@ -80,7 +84,7 @@ class MpiCommunicator final : public Communicator {
   void barrier() override { MPI_Barrier(group_); }
 
   std::unique_ptr<Communicator> split(int group) override {
-    detail::check_group(group);
+    detail::gather_groups(*this, group);
     MPI_Comm part = MPI_COMM_NULL;
     MPI_Comm_split(group_, group, rank_, &part);
     auto result = std::make_unique<MpiCommunicator>(part);

@@ -97,8 +97,8 @@ class Backward {
       const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
                                        block_kv());
       const BackwardTiling tiling(forward_.lengths(n / kv_heads).kv_len);
-      const BackwardTask<T> task{problem_, kernels_, gradients_,   tiling,      scratch,
-                                 {},       deltas(), n / kv_heads, n % kv_heads};
+      const BackwardTask<T> task{problem_, kernels_,       gradients_, tiling,       scratch,
+                                 {},       deltas_.data(), first_row_, n / kv_heads, n % kv_heads};
       BackwardLoop<T>(task).add_to_deltas();
     });
   }
@@ -111,8 +111,8 @@ class Backward {
         head_stride_ == 0
             ? nullptr
             : head_sums_.data() + split * forward_.batch() * forward_.num_heads() * head_stride_};
-    const BackwardTask<T> task{problem_, kernels_, gradients_, tiling, scratch,
-                               partial,  deltas(), b,          kv_head};
+    const BackwardTask<T> task{problem_, kernels_,       gradients_, tiling, scratch,
+                               partial,  deltas_.data(), first_row_, b,      kv_head};
     BackwardLoop<T>(task).run(split);
   }
 
@@ -130,7 +130,7 @@ class Backward {
         if (problem_.call.d_lse) delta -= problem_.of_query(problem_.call.d_lse, b, h, i);
         // Fully masked rows have gradient 0, whatever their d_lse is.
         if (problem_.of_query(problem_.lse, b, h, i) == kMinusInf<T>) delta = T{0};
-        deltas()[forward_.row_at(b, h, i)] = delta;
+        deltas_.data()[row_at(b, h, i)] = delta;
       }
     });
   }
@@ -143,7 +143,7 @@ class Backward {
         const index_t n = heads_.begin + row, b = n / heads, h = n % heads;
         const SequenceLengths lengths = forward_.lengths(b);
         for (index_t split = 1; split < BackwardTiling(lengths.kv_len).kv_splits; ++split) {
-          const T* from = split_d_q(split) + forward_.row_at(b, h, 0) * dim;
+          const T* from = split_d_q(split) + row_at(b, h, 0) * dim;
           for (index_t i = 0; i < lengths.q_len; ++i, from += dim) {
             gradients_.add_scaled(d, T{1}, from, problem_.query_row(problem_.d_q, b, h, i));
             if (!problem_.call.d_qv) continue;
@@ -181,17 +181,19 @@ class Backward {
       for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
         const T lse = problem_.of_query(problem_.lse, b, h, i);
         if (lse == kMinusInf<T>) continue;
-        sum -= std::exp(forward_.sink(b, h) - lse) * deltas()[forward_.row_at(b, h, i)];
+        sum -= std::exp(forward_.sink(b, h) - lse) * deltas_.data()[row_at(b, h, i)];
       }
     }
     problem_.call.d_sinks(head) += sum;
   }
 
-  /// Of all rows of the call, by AttentionProblem::row_at(); only those of heads_ are there.
-  T* deltas() { return deltas_.data() - first_row_; }
-  /// Partial d_q of a split behind the first, by row as well.
+  /// Index of a query among the rows of heads_: in deltas_ and split_d_q().
+  index_t row_at(index_t b, index_t h, index_t i) const {
+    return forward_.row_at(b, h, i) - first_row_;
+  }
+  /// Partial d_q of a split behind the first.
   T* split_d_q(index_t split) {
-    return split_d_q_.data() + ((split - 1) * rows_ - first_row_) * forward_.score_dim();
+    return split_d_q_.data() + (split - 1) * rows_ * forward_.score_dim();
   }
 
   const RowKernels<T>& kernels_;

@@ -57,7 +57,7 @@ class BackwardQueries {
       std::copy_n(task_.problem.query_row(task_.problem.d_out, task_.b, row.h, row.i), dv,
                   task_.scratch.d_out + r * dv);
       const T lse = task_.problem.of_query(task_.problem.lse, task_.b, row.h, row.i);
-      const T delta = task_.deltas[forward_.row_at(task_.b, row.h, row.i)];
+      const T delta = task_.deltas[task_.row_at(row.h, row.i)];
       task_.scratch.delta[r] = delta;
       // A fully masked row has lse -inf and scores -inf; with 0 instead of lse its weights e^(-inf
       // - 0) are 0, not NaN.
@@ -93,7 +93,7 @@ class BackwardQueries {
     const auto [h, i] = query(r);
     if (task_.partial.d_q == nullptr)
       return task_.problem.query_row(task_.problem.d_q, task_.b, h, i);
-    return task_.partial.d_q + forward_.row_at(task_.b, h, i) * forward_.score_dim();
+    return task_.partial.d_q + task_.row_at(h, i) * forward_.score_dim();
   }
 
   BackwardTask<T> task_;

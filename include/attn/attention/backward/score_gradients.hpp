@@ -61,7 +61,7 @@ class ScoreGradients {
     if (only_deltas) {
       T sum = 0;
       for (index_t j = 0; j < n; ++j) sum += s[j] == T{0} ? T{0} : s[j] * d_s[j];
-      task_.deltas[forward_.row_at(task_.b, row.h, row.i)] += sum;
+      task_.deltas[task_.row_at(row.h, row.i)] += sum;
       return;
     }
     if (finite) {

@@ -12,8 +12,8 @@ namespace detail {
 /// fixed order after all tasks have finished.
 template <class T>
 struct PartialGradients {
-  /// (batch, num_heads, q_len, score_dim) for this split of the keys: d_q, then d_qv; nullptr: use
-  /// the output of the call.
+  /// (rows of the call, score_dim) for this split of the keys, by BackwardTask::row_at(): d_q, then
+  /// d_qv; nullptr: use the output of the call.
   T* d_q;
   /// (batch, num_heads, BackwardProblem::head_sums()): d_alibi_slope, d_relative_bias, then score
   /// parameters; nullptr if none is requested.
@@ -30,8 +30,12 @@ struct BackwardTask {
   const BackwardTiling& tiling;
   const BackwardScratch<T>& scratch;
   PartialGradients<T> partial;
-  T* deltas;  ///< of all rows of the call, by AttentionProblem::row_at()
+  T* deltas;          ///< of the rows of problem.kv_heads, by row_at()
+  index_t first_row;  ///< of these rows, by AttentionProblem::row_at()
   index_t b, kv_head;
+
+  /// Index of a query among the rows of problem.kv_heads.
+  index_t row_at(index_t h, index_t i) const { return problem.forward.row_at(b, h, i) - first_row; }
 };
 
 }  // namespace detail

@@ -81,7 +81,7 @@ class PartRun {
           sum_with_final_weights(task, part_.keys, shown_to);
           break;
       }
-      if (part_.is_last && part_.stage != Stage::final_sums) finalize_rows<T>(task, nullptr);
+      if (finalizes()) finalize_rows<T>(task, nullptr);
       keep(task, first);
       if (part_.is_last && part_.stage != Stage::states) is_finite = write_outputs(task);
     }
@@ -93,14 +93,15 @@ class PartRun {
     }
   }
 
+  /// Whether this part ends the states of its rows.
+  bool finalizes() const { return part_.is_last && part_.stage != Stage::final_sums; }
+
   void restore(ForwardTask<T>& task, index_t first) const {
     const bool is_final = part_.stage == Stage::final_sums;
     const index_t dv = problem_.head_dim_v();
     for (index_t r = 0; r < task.rows.count(); ++r) {
-      if (!part_.is_first || is_final) {
-        task.rows[r].state = part_.states[first + r];
-        task.rows[r].output_scale = part_.output_scales[first + r];
-      }
+      if (!part_.is_first || is_final) task.rows[r].state = part_.states[first + r];
+      if (is_final) task.rows[r].output_scale = part_.output_scales[first + r];
       if (!part_.is_first) std::copy_n(part_.sums + (first + r) * dv, dv, task.sums(r));
     }
   }
@@ -109,7 +110,7 @@ class PartRun {
     const index_t dv = problem_.head_dim_v();
     for (index_t r = 0; r < task.rows.count(); ++r) {
       part_.states[first + r] = task.rows[r].state;
-      part_.output_scales[first + r] = task.rows[r].output_scale;
+      if (finalizes()) part_.output_scales[first + r] = task.rows[r].output_scale;
       std::copy_n(task.sums(r), dv, part_.sums + (first + r) * dv);
     }
   }
@@ -131,7 +132,9 @@ ATTN_ONCE_A_CALL void run_part(const ForwardKernels<T>& kernels, const Attention
   const auto pieces = [&] { return (queries + step - 1) / step; };
   while (step > AttentionPlan::kMinRows && heads * pieces() < 2 * plan.concurrency) step /= 2;
   const SerialExecutor one_thread;
-  const Executor& threads = plan.concurrency == 1 ? one_thread : executor;
+  // An executor of one thread is kept: it may poll messages between tasks.
+  const Executor& threads =
+      plan.concurrency == 1 && executor.concurrency() > 1 ? one_thread : executor;
   const Scratch<std::byte> memory(workspace, static_cast<index_t>(plan.workspace_bytes));
   ScratchLayout layout(memory.data());
   const CallScratch<T> scratch(layout, part.problem, plan);
