@@ -149,7 +149,8 @@ TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
 }
 
 /// Copies a folder whose config ties the head, and adds a head of zeros to its tensors.
-void add_head(const Path& from, const std::string& table, const Path& to) {
+void add_head(const Path& from, const std::string& table, const Path& to,
+              const std::string& name = "lm_head.weight") {
   std::filesystem::copy(from, to);
   std::ifstream in(from / "model.safetensors", std::ios::binary);
   std::uint64_t size = 0;
@@ -162,7 +163,7 @@ void add_head(const Path& from, const std::string& table, const Path& to) {
   const std::size_t bytes =
       head["data_offsets"][1].get<std::size_t>() - head["data_offsets"][0].get<std::size_t>();
   head["data_offsets"] = {data.size(), data.size() + bytes};
-  header["lm_head.weight"] = head;
+  header[name] = head;
   text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   size = text.size();
@@ -185,6 +186,13 @@ TEST(Pretrained, AHeadInTheFileIsNotTied) {
   const Golden golden("bart");
   const auto biases = bart(golden.ids("ids_a"), golden.ids("target_a"));
   EXPECT_EQ(max_abs_difference(biases.view().select(1, 0), biases.view().select(1, 1)), 0);
+  add_head(kPretrained / "whisper", "model.decoder.embed_tokens.weight", folder / "whisper",
+           "proj_out.weight");
+  const auto whisper = load_pretrained<Whisper<float>>(folder / "whisper");
+  EXPECT_FALSE(whisper.options().tied);
+  const Golden speech("whisper");
+  const auto silent = whisper(speech.file.load<float, 3>("features_a"), speech.ids("target_a"));
+  EXPECT_EQ(max_abs_difference(silent, Tensor3<float>(silent.shape())), 0);
 }
 
 template <class T>
@@ -996,6 +1004,9 @@ TEST(Pretrained, TiedTablesUnderOtherNames) {
   Changed bart("bart");
   rename_tensor(bart.dir(), "model.shared.weight", "lm_head.weight");
   EXPECT_EQ(result_of("bart", bart.dir()), result_of("bart", kPretrained / "bart"));
+  Changed whisper("whisper");
+  rename_tensor(whisper.dir(), "model.decoder.embed_tokens.weight", "proj_out.weight");
+  EXPECT_EQ(result_of("whisper", whisper.dir()), result_of("whisper", kPretrained / "whisper"));
   // Without tying, one table is missing.
   Changed untied("gemma");
   rename_tensor(untied.dir(), "model.embed_tokens.weight", "lm_head.weight");
