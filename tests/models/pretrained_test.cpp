@@ -760,8 +760,6 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
                  ? is_count
                  : !name.ends_with("roberta") && name != "camembert";
     }
-    // The tables in the file decide.
-    if (key == "share_encoder_decoder_embeddings") return other.is_boolean();
     if (key == "n_positions" && is_t5) return true;  // T5 has no position table
     // The file has a separate head.
     if (key == "tie_word_embeddings" && has_head(name)) return other.is_boolean();
@@ -1004,6 +1002,14 @@ TEST(Pretrained, TiedTablesUnderOtherNames) {
   Changed bart("bart");
   rename_tensor(bart.dir(), "model.shared.weight", "lm_head.weight");
   EXPECT_EQ(result_of("bart", bart.dir()), result_of("bart", kPretrained / "bart"));
+  // Of two tables, the head shares the target's.
+  Changed marian("marian_two_tables");
+  rename_tensor(marian.dir(), "model.decoder.embed_tokens.weight", "lm_head.weight");
+  EXPECT_EQ(result_of("marian_two_tables", marian.dir()),
+            result_of("marian_two_tables", kPretrained / "marian_two_tables"));
+  Changed one_table("marian_two_tables");
+  rename_tensor(one_table.dir(), "model.decoder.embed_tokens.weight", "model.shared.weight");
+  EXPECT_TRUE(contains(one_table.error<Seq2SeqTransformer<float>>(), "model.decoder.embed_tokens"));
   Changed whisper("whisper");
   rename_tensor(whisper.dir(), "model.decoder.embed_tokens.weight", "proj_out.weight");
   EXPECT_EQ(result_of("whisper", whisper.dir()), result_of("whisper", kPretrained / "whisper"));

@@ -72,12 +72,19 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
                                          decoder = prefix + "decoder.embed_tokens.weight";
   const std::string source = "src_embedding.words.weight", target = "tgt_embedding.words.weight";
   LoadOptions names = type.names(prefix);
-  names = with_tied_table(std::move(names), file, source, {encoder, decoder});
-  names = with_tied_table(std::move(names), file, target, {decoder, encoder});
+  const bool shared = config.get<bool>("share_encoder_decoder_embeddings", true);
+  if (shared) {
+    names = with_tied_table(std::move(names), file, source, {encoder, decoder});
+    names = with_tied_table(std::move(names), file, target, {decoder, encoder});
+  } else {
+    names.rename = [usual = std::move(names.rename), source, target, encoder,
+                    decoder](std::string_view name) {
+      return name == source ? encoder : name == target ? decoder : usual(name);
+    };
+  }
   if (model_options.tied) {
-    for (const std::string& parameter : {source, target}) {
-      names = with_tied_table(std::move(names), file, parameter, {"lm_head.weight"});
-    }
+    if (shared) names = with_tied_table(std::move(names), file, source, {"lm_head.weight"});
+    names = with_tied_table(std::move(names), file, target, {"lm_head.weight"});
   }
   // A head stored beside the table is used, whatever the config says: newer versions of
   // transformers write tie_word_embeddings = true for each T5, and do not tie tables that differ.
