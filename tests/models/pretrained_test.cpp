@@ -282,6 +282,28 @@ TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
     EXPECT_EQ(second.data()[i], both.data()[second.size() + i]);
 }
 
+/// A folder with a changed config, and its error.
+class Changed {
+ public:
+  explicit Changed(const std::string& name) {
+    std::filesystem::copy(kPretrained / name, folder_ / "model");
+    std::ifstream file(path());
+    config = nlohmann::json::parse(file);
+  }
+  Path dir() const { return folder_ / "model"; }
+  Path path() const { return dir() / "config.json"; }
+  template <class Model>
+  std::string error() const {
+    std::ofstream(path()) << config.dump();
+    return error_of<ValueError>([&] { load_pretrained<Model>(dir()); });
+  }
+
+  nlohmann::json config;
+
+ private:
+  TempFolder folder_;
+};
+
 /// expect() for an encoder-decoder; also with both prompts in one batch, the shorter one padded.
 template <class T>
 void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model) {
@@ -336,6 +358,30 @@ TEST(Pretrained, EveryEncoderDecoderTypeHasTheLogitsAndTokensOfTransformers) {
   }
   check("t5_v1_1");
   check("marian_two_tables");
+}
+
+TEST(Pretrained, PaddingThatTargetsBeginWithIsNotMaskedOut) {
+  const SafetensorsFile expected(kPretrained / "changed_seq2seq.safetensors");
+  for (const std::string name : {"bart", "mbart", "m2m_100"}) {
+    SCOPED_TRACE(name);
+    Changed changed(name);
+    const index_t pad = changed.config["pad_token_id"];
+    changed.config["decoder_start_token_id"] = pad;
+    std::ofstream(changed.path()) << changed.config.dump();
+    const Golden golden(name);
+    Tensor2<index_t> target = golden.ids("target_b");
+    target(0, 0) = pad;
+    const auto model = load_pretrained<Seq2SeqTransformer<float>>(changed.dir());
+    EXPECT_LT(relative_difference(model(golden.ids("ids_b"), target),
+                                  expected.load<float, 2>(name + ".logits")),
+              1e-5);
+    EXPECT_EQ(load_pretrained<Seq2SeqTransformer<float>>(kPretrained / name).options().tgt_pad_id(),
+              pad);
+  }
+  Changed t5("t5");
+  t5.config["decoder_start_token_id"] = 5;
+  std::ofstream(t5.path()) << t5.config.dump();
+  EXPECT_TRUE(seq2seq_options_of(ConfigFile(t5.path())).pad_target);
 }
 
 template <class T>
@@ -458,28 +504,6 @@ TEST(Pretrained, NameMapsAreOfUseAlone) {
   EXPECT_EQ(llama_names().rename("blocks.layers.3.self_attn.q_proj_bias"),
             "model.layers.3.self_attn.q_proj.bias");
 }
-
-/// A folder with a changed config, and its error.
-class Changed {
- public:
-  explicit Changed(const std::string& name) {
-    std::filesystem::copy(kPretrained / name, folder_ / "model");
-    std::ifstream file(path());
-    config = nlohmann::json::parse(file);
-  }
-  Path dir() const { return folder_ / "model"; }
-  Path path() const { return dir() / "config.json"; }
-  template <class Model>
-  std::string error() const {
-    std::ofstream(path()) << config.dump();
-    return error_of<ValueError>([&] { load_pretrained<Model>(dir()); });
-  }
-
-  nlohmann::json config;
-
- private:
-  TempFolder folder_;
-};
 
 TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   const auto fails = [](const std::string& name, const std::string& key,
