@@ -148,46 +148,57 @@ TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
   EXPECT_EQ(windows(), (std::vector<index_t>{4095, 4095}));
 }
 
-/// Copies a folder whose config ties the head, and adds a head of zeros to its tensors.
-void add_head(const Path& from, const std::string& table, const Path& to,
-              const std::string& name = "lm_head.weight") {
+/// Copies a folder and adds tensors (rows, columns) to its file, or replaces those of equal size.
+void add_tensors(const Path& from, const Path& to,
+                 const std::vector<std::pair<std::string, Tensor2<float>>>& tensors) {
   std::filesystem::copy(from, to);
   std::ifstream in(from / "model.safetensors", std::ios::binary);
   std::uint64_t size = 0;
   in.read(reinterpret_cast<char*>(&size), sizeof size);
   std::string text(size, ' ');
   in.read(text.data(), static_cast<std::streamsize>(size));
-  const std::string data{std::istreambuf_iterator<char>(in), {}};
+  std::string data{std::istreambuf_iterator<char>(in), {}};
   nlohmann::json header = nlohmann::json::parse(text);
-  nlohmann::json head = header.at(table);
-  const std::size_t bytes =
-      head["data_offsets"][1].get<std::size_t>() - head["data_offsets"][0].get<std::size_t>();
-  head["data_offsets"] = {data.size(), data.size() + bytes};
-  header[name] = head;
+  for (const auto& [name, tensor] : tensors) {
+    const auto bytes = static_cast<std::size_t>(tensor.size()) * sizeof(float);
+    if (header.contains(name)) {
+      const std::size_t begin = header[name]["data_offsets"][0];
+      data.replace(begin, bytes, reinterpret_cast<const char*>(tensor.data()), bytes);
+      continue;
+    }
+    header[name] = {{"dtype", "F32"},
+                    {"shape", tensor.shape()},
+                    {"data_offsets", {data.size(), data.size() + bytes}}};
+    data.append(reinterpret_cast<const char*>(tensor.data()), bytes);
+  }
   text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   size = text.size();
   std::ofstream out(to / "model.safetensors", std::ios::binary);
   out.write(reinterpret_cast<const char*>(&size), sizeof size);
-  out << text << data << std::string(bytes, '\0');
+  out << text << data;
 }
 
 TEST(Pretrained, AHeadInTheFileIsNotTied) {
   const TempFolder folder;
-  add_head(kPretrained / "gemma2", "model.embed_tokens.weight", folder / "gemma2");
+  const auto add_head = [&](const std::string& name, const std::string& table,
+                            const std::string& head) {
+    const Shape<2> shape = SafetensorsFolder(kPretrained / name).load<float, 2>(table).shape();
+    add_tensors(kPretrained / name, folder / name, {{head, Tensor2<float>(shape)}});
+  };
+  add_head("gemma2", "model.embed_tokens.weight", "lm_head.weight");
   const auto gemma = load_gemma2<float>(folder / "gemma2");
   EXPECT_FALSE(gemma.options().tied);
   const auto logits = gemma(Golden("gemma2").ids("ids_a"));
   EXPECT_EQ(max_abs_difference(logits, Tensor3<float>(logits.shape())), 0);
-  add_head(kPretrained / "bart", "model.shared.weight", folder / "bart");
+  add_head("bart", "model.shared.weight", "lm_head.weight");
   const auto bart = load_bart<float>(folder / "bart");
   EXPECT_FALSE(bart.options().tied);
   // Only final_logits_bias, for every token.
   const Golden golden("bart");
   const auto biases = bart(golden.ids("ids_a"), golden.ids("target_a"));
   EXPECT_EQ(max_abs_difference(biases.view().select(1, 0), biases.view().select(1, 1)), 0);
-  add_head(kPretrained / "whisper", "model.decoder.embed_tokens.weight", folder / "whisper",
-           "proj_out.weight");
+  add_head("whisper", "model.decoder.embed_tokens.weight", "proj_out.weight");
   const auto whisper = load_pretrained<Whisper<float>>(folder / "whisper");
   EXPECT_FALSE(whisper.options().tied);
   const Golden speech("whisper");
@@ -382,6 +393,24 @@ TEST(Pretrained, PaddingThatTargetsBeginWithIsNotMaskedOut) {
   t5.config["decoder_start_token_id"] = 5;
   std::ofstream(t5.path()) << t5.config.dump();
   EXPECT_TRUE(seq2seq_options_of(ConfigFile(t5.path())).pad_target);
+}
+
+/// Marian's files may contain the tables, PEGASUS's always do; here they are rounded to bfloat16.
+TEST(Pretrained, StoredTablesOfSinusoidalPositionsAreLoaded) {
+  const SafetensorsFile expected(kPretrained / "changed_seq2seq.safetensors");
+  const auto table = expected.load<float, 2>("positions");
+  const TempFolder folder;
+  for (const std::string name : {"marian", "pegasus"}) {
+    SCOPED_TRACE(name);
+    add_tensors(kPretrained / name, folder / name,
+                {{"model.encoder.embed_positions.weight", table},
+                 {"model.decoder.embed_positions.weight", table}});
+    const auto model = load_pretrained<Seq2SeqTransformer<float>>(folder / name);
+    const Golden golden(name);
+    const auto logits = model(golden.ids("ids_b"), golden.ids("target_b"));
+    EXPECT_LT(relative_difference(logits, expected.load<float, 2>(name + ".logits")), 1e-5);
+    EXPECT_GT(relative_difference(logits, golden.matrix("logits_b")), 1e-4);
+  }
 }
 
 template <class T>

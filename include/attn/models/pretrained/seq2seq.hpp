@@ -64,6 +64,11 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
   const Seq2SeqType& type = seq2seq_type_of(config);
   const SafetensorsFolder file(folder);
   const TransformerOptions& t = model_options.transformer;
+  // As transformers loads them; M2M100 computes its tables always.
+  if (model_options.positions == Positions::sinusoidal && !model_options.skip_padding &&
+      file.contains(concat(type.prefix, "encoder.embed_positions.weight"))) {
+    model_options.positions = Positions::learned;
+  }
   const bool has_positions = model_options.positions == Positions::learned;
   const double rows = static_cast<double>(model_options.src_vocab_size) +
                       (has_positions ? 2 * static_cast<double>(model_options.max_positions) : 0.0);

@@ -37,7 +37,7 @@ inline LoadOptions bart_names(const std::string& prefix = "model.") {
                     std::array{std::pair<std::string_view, std::string_view>{
                         ".norm2.", encodes ? ".final_layer_norm." : ".encoder_attn_layer_norm."}});
               },
-          // The tables of sinusoidal positions have the usual values.
+          // Without learned positions these tables are computed.
           .ignore = {prefix + "encoder.embed_tokens.weight", prefix + "decoder.embed_tokens.weight",
                      ".embed_positions.weight", ".embed_positions.weights"},
           .reshape = {"final_logits_bias"}};
