@@ -31,6 +31,10 @@ TEST(Transcribe, TokensFollowTransformersRules) {
     const auto found =
         transcribe_window(model, golden.load<float, 3>("features_" + key), tiny_options());
     EXPECT_EQ(found, std::vector<index_t>(expected.elements().begin(), expected.elements().end()));
+    // Beyond the last time.
+    TranscribeOptions far = tiny_options();
+    far.max_first_time = std::numeric_limits<index_t>::max();
+    EXPECT_EQ(transcribe_window(model, golden.load<float, 3>("features_" + key), far), found);
     // A suppressed token is never generated.
     TranscribeOptions options = tiny_options();
     options.suppress = {found[1]};

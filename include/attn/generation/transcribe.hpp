@@ -45,7 +45,7 @@ void allow_timed_tokens(TensorView1<T> logits, std::span<const index_t> tokens,
   logits(o.no_timestamps) = kNever;
   if (tokens.empty()) {
     forbid(0, times);
-    forbid((std::min)(times + o.max_first_time + 1, vocab_size), vocab_size);
+    forbid(times + (std::min)(o.max_first_time, vocab_size - times - 1) + 1, vocab_size);
     return;
   }
   const bool behind_time = tokens.back() >= times;
