@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -17,7 +18,9 @@ namespace examples {
 // The mean of the channels, in -1 .. 1. Throws std::runtime_error for other formats.
 inline attn::Tensor1<float> read_wav(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error(path + ": cannot be read");
+  if (!file || std::filesystem::is_directory(path)) {
+    throw std::runtime_error(path + ": cannot be read");
+  }
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   const auto number = [&](std::size_t at, std::size_t size) {
     std::uint32_t value = 0;

@@ -58,6 +58,8 @@ with tempfile.TemporaryDirectory() as name:
     (folder / "h.wav").write_text("text")
     rejects("no WAV file", 1, "no WAV file", whisper, folder / "h.wav")
     rejects("a file that is not there", 1, "none.wav", whisper, folder / "none.wav")
+    (folder / "i.wav").mkdir()
+    rejects("a folder", 1, "i.wav: cannot be read", whisper, folder / "i.wav")
     rejects("a language that it has not", 1, "<|xx|>", whisper, folder / "a.wav", "--language", "xx")
     rejects("another model", 1, "whisper", TESTS / "data/pretrained/bart", folder / "a.wav")
     english = folder / "english"

@@ -205,6 +205,26 @@ TEST(EncoderLayerErrors, ShapesAndOptions) {
             "[EncoderLayer] shared_norm must be false without parallel; found true.");
   EXPECT_EQ(error_with({.residual_scale = 2}),
             "[EncoderLayer] residual_scale must be 1 for post-norm; found 2.");
+  const auto error_with_latent = [&](const MultiHeadAttentionOptions& attention) {
+    TransformerLayerOptions options{.attention = attention};
+    options.latent = {.kv_lora_rank = 3, .head_dim = 2, .rotary_dim = 2};
+    return error_with(options);
+  };
+  const std::pair<const char*, MultiHeadAttentionOptions> unsupported[] = {
+      {"add_bias_kv", {.add_bias_kv = true}},
+      {"add_zero_attn", {.add_zero_attn = true}},
+      {"output_projection", {.output_projection = false}},
+      {"query_key_norm", {.query_key_norm = NormKind::rms}},
+      {"clip_qkv", {.clip_qkv = 1}},
+      {"softcap", {.softcap = 2}},
+      {"window", {.window = 1}},
+      {"sinks", {.sinks = true}},
+      {"alibi", {.alibi = true}}};
+  for (const auto& [name, attention] : unsupported) {
+    EXPECT_EQ(error_with_latent(attention),
+              std::string("[EncoderLayer] attention.") + name +
+                  " must have its default with latent attention; found another value.");
+  }
   for (const bool norm_first : {false, true}) {
     const EncoderLayer<float> layer(
         {.d_model = 4, .nhead = 2, .dim_feedforward = 6, .norm_first = norm_first});

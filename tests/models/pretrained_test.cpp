@@ -148,43 +148,62 @@ TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
   EXPECT_EQ(windows(), (std::vector<index_t>{4095, 4095}));
 }
 
-/// Copies a folder whose config ties the head, and adds a head of zeros to its tensors.
-void add_head(const Path& from, const std::string& table, const Path& to) {
+/// Copies a folder and adds tensors (rows, columns) to its file, or replaces those of equal size.
+void add_tensors(const Path& from, const Path& to,
+                 const std::vector<std::pair<std::string, Tensor2<float>>>& tensors) {
   std::filesystem::copy(from, to);
   std::ifstream in(from / "model.safetensors", std::ios::binary);
   std::uint64_t size = 0;
   in.read(reinterpret_cast<char*>(&size), sizeof size);
   std::string text(size, ' ');
   in.read(text.data(), static_cast<std::streamsize>(size));
-  const std::string data{std::istreambuf_iterator<char>(in), {}};
+  std::string data{std::istreambuf_iterator<char>(in), {}};
   nlohmann::json header = nlohmann::json::parse(text);
-  nlohmann::json head = header.at(table);
-  const std::size_t bytes =
-      head["data_offsets"][1].get<std::size_t>() - head["data_offsets"][0].get<std::size_t>();
-  head["data_offsets"] = {data.size(), data.size() + bytes};
-  header["lm_head.weight"] = head;
+  for (const auto& [name, tensor] : tensors) {
+    const auto bytes = static_cast<std::size_t>(tensor.size()) * sizeof(float);
+    if (header.contains(name)) {
+      const std::size_t begin = header[name]["data_offsets"][0];
+      data.replace(begin, bytes, reinterpret_cast<const char*>(tensor.data()), bytes);
+      continue;
+    }
+    header[name] = {{"dtype", "F32"},
+                    {"shape", tensor.shape()},
+                    {"data_offsets", {data.size(), data.size() + bytes}}};
+    data.append(reinterpret_cast<const char*>(tensor.data()), bytes);
+  }
   text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   size = text.size();
   std::ofstream out(to / "model.safetensors", std::ios::binary);
   out.write(reinterpret_cast<const char*>(&size), sizeof size);
-  out << text << data << std::string(bytes, '\0');
+  out << text << data;
 }
 
 TEST(Pretrained, AHeadInTheFileIsNotTied) {
   const TempFolder folder;
-  add_head(kPretrained / "gemma2", "model.embed_tokens.weight", folder / "gemma2");
+  const auto add_head = [&](const std::string& name, const std::string& table,
+                            const std::string& head) {
+    const Shape<2> shape = SafetensorsFolder(kPretrained / name).load<float, 2>(table).shape();
+    add_tensors(kPretrained / name, folder / name, {{head, Tensor2<float>(shape)}});
+  };
+  add_head("gemma2", "model.embed_tokens.weight", "lm_head.weight");
   const auto gemma = load_gemma2<float>(folder / "gemma2");
   EXPECT_FALSE(gemma.options().tied);
   const auto logits = gemma(Golden("gemma2").ids("ids_a"));
   EXPECT_EQ(max_abs_difference(logits, Tensor3<float>(logits.shape())), 0);
-  add_head(kPretrained / "bart", "model.shared.weight", folder / "bart");
+  add_head("bart", "model.shared.weight", "lm_head.weight");
   const auto bart = load_bart<float>(folder / "bart");
   EXPECT_FALSE(bart.options().tied);
   // Only final_logits_bias, for every token.
   const Golden golden("bart");
   const auto biases = bart(golden.ids("ids_a"), golden.ids("target_a"));
   EXPECT_EQ(max_abs_difference(biases.view().select(1, 0), biases.view().select(1, 1)), 0);
+  add_head("whisper", "model.decoder.embed_tokens.weight", "proj_out.weight");
+  const auto whisper = load_pretrained<Whisper<float>>(folder / "whisper");
+  EXPECT_FALSE(whisper.options().tied);
+  const Golden speech("whisper");
+  const auto silent = whisper(speech.file.load<float, 3>("features_a"), speech.ids("target_a"));
+  EXPECT_EQ(max_abs_difference(silent, Tensor3<float>(silent.shape())), 0);
 }
 
 template <class T>
@@ -274,6 +293,28 @@ TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
     EXPECT_EQ(second.data()[i], both.data()[second.size() + i]);
 }
 
+/// A folder with a changed config, and its error.
+class Changed {
+ public:
+  explicit Changed(const std::string& name) {
+    std::filesystem::copy(kPretrained / name, folder_ / "model");
+    std::ifstream file(path());
+    config = nlohmann::json::parse(file);
+  }
+  Path dir() const { return folder_ / "model"; }
+  Path path() const { return dir() / "config.json"; }
+  template <class Model>
+  std::string error() const {
+    std::ofstream(path()) << config.dump();
+    return error_of<ValueError>([&] { load_pretrained<Model>(dir()); });
+  }
+
+  nlohmann::json config;
+
+ private:
+  TempFolder folder_;
+};
+
 /// expect() for an encoder-decoder; also with both prompts in one batch, the shorter one padded.
 template <class T>
 void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model) {
@@ -328,6 +369,48 @@ TEST(Pretrained, EveryEncoderDecoderTypeHasTheLogitsAndTokensOfTransformers) {
   }
   check("t5_v1_1");
   check("marian_two_tables");
+}
+
+TEST(Pretrained, PaddingThatTargetsBeginWithIsNotMaskedOut) {
+  const SafetensorsFile expected(kPretrained / "changed_seq2seq.safetensors");
+  for (const std::string name : {"bart", "mbart", "m2m_100"}) {
+    SCOPED_TRACE(name);
+    Changed changed(name);
+    const index_t pad = changed.config["pad_token_id"];
+    changed.config["decoder_start_token_id"] = pad;
+    std::ofstream(changed.path()) << changed.config.dump();
+    const Golden golden(name);
+    Tensor2<index_t> target = golden.ids("target_b");
+    target(0, 0) = pad;
+    const auto model = load_pretrained<Seq2SeqTransformer<float>>(changed.dir());
+    EXPECT_LT(relative_difference(model(golden.ids("ids_b"), target),
+                                  expected.load<float, 2>(name + ".logits")),
+              1e-5);
+    EXPECT_EQ(load_pretrained<Seq2SeqTransformer<float>>(kPretrained / name).options().tgt_pad_id(),
+              pad);
+  }
+  Changed t5("t5");
+  t5.config["decoder_start_token_id"] = 5;
+  std::ofstream(t5.path()) << t5.config.dump();
+  EXPECT_TRUE(seq2seq_options_of(ConfigFile(t5.path())).pad_target);
+}
+
+/// Marian's files may contain the tables, PEGASUS's always do; here they are rounded to bfloat16.
+TEST(Pretrained, StoredTablesOfSinusoidalPositionsAreLoaded) {
+  const SafetensorsFile expected(kPretrained / "changed_seq2seq.safetensors");
+  const auto table = expected.load<float, 2>("positions");
+  const TempFolder folder;
+  for (const std::string name : {"marian", "pegasus"}) {
+    SCOPED_TRACE(name);
+    add_tensors(kPretrained / name, folder / name,
+                {{"model.encoder.embed_positions.weight", table},
+                 {"model.decoder.embed_positions.weight", table}});
+    const auto model = load_pretrained<Seq2SeqTransformer<float>>(folder / name);
+    const Golden golden(name);
+    const auto logits = model(golden.ids("ids_b"), golden.ids("target_b"));
+    EXPECT_LT(relative_difference(logits, expected.load<float, 2>(name + ".logits")), 1e-5);
+    EXPECT_GT(relative_difference(logits, golden.matrix("logits_b")), 1e-4);
+  }
 }
 
 template <class T>
@@ -450,28 +533,6 @@ TEST(Pretrained, NameMapsAreOfUseAlone) {
   EXPECT_EQ(llama_names().rename("blocks.layers.3.self_attn.q_proj_bias"),
             "model.layers.3.self_attn.q_proj.bias");
 }
-
-/// A folder with a changed config, and its error.
-class Changed {
- public:
-  explicit Changed(const std::string& name) {
-    std::filesystem::copy(kPretrained / name, folder_ / "model");
-    std::ifstream file(path());
-    config = nlohmann::json::parse(file);
-  }
-  Path dir() const { return folder_ / "model"; }
-  Path path() const { return dir() / "config.json"; }
-  template <class Model>
-  std::string error() const {
-    std::ofstream(path()) << config.dump();
-    return error_of<ValueError>([&] { load_pretrained<Model>(dir()); });
-  }
-
-  nlohmann::json config;
-
- private:
-  TempFolder folder_;
-};
 
 TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   const auto fails = [](const std::string& name, const std::string& key,
@@ -752,8 +813,6 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
                  ? is_count
                  : !name.ends_with("roberta") && name != "camembert";
     }
-    // The tables in the file decide.
-    if (key == "share_encoder_decoder_embeddings") return other.is_boolean();
     if (key == "n_positions" && is_t5) return true;  // T5 has no position table
     // The file has a separate head.
     if (key == "tie_word_embeddings" && has_head(name)) return other.is_boolean();
@@ -996,6 +1055,17 @@ TEST(Pretrained, TiedTablesUnderOtherNames) {
   Changed bart("bart");
   rename_tensor(bart.dir(), "model.shared.weight", "lm_head.weight");
   EXPECT_EQ(result_of("bart", bart.dir()), result_of("bart", kPretrained / "bart"));
+  // Of two tables, the head shares the target's.
+  Changed marian("marian_two_tables");
+  rename_tensor(marian.dir(), "model.decoder.embed_tokens.weight", "lm_head.weight");
+  EXPECT_EQ(result_of("marian_two_tables", marian.dir()),
+            result_of("marian_two_tables", kPretrained / "marian_two_tables"));
+  Changed one_table("marian_two_tables");
+  rename_tensor(one_table.dir(), "model.decoder.embed_tokens.weight", "model.shared.weight");
+  EXPECT_TRUE(contains(one_table.error<Seq2SeqTransformer<float>>(), "model.decoder.embed_tokens"));
+  Changed whisper("whisper");
+  rename_tensor(whisper.dir(), "model.decoder.embed_tokens.weight", "proj_out.weight");
+  EXPECT_EQ(result_of("whisper", whisper.dir()), result_of("whisper", kPretrained / "whisper"));
   // Without tying, one table is missing.
   Changed untied("gemma");
   rename_tensor(untied.dir(), "model.embed_tokens.weight", "lm_head.weight");

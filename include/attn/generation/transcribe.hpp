@@ -45,7 +45,7 @@ void allow_timed_tokens(TensorView1<T> logits, std::span<const index_t> tokens,
   logits(o.no_timestamps) = kNever;
   if (tokens.empty()) {
     forbid(0, times);
-    forbid((std::min)(times + o.max_first_time + 1, vocab_size), vocab_size);
+    forbid(times + (std::min)(o.max_first_time, vocab_size - times - 1) + 1, vocab_size);
     return;
   }
   const bool behind_time = tokens.back() >= times;
@@ -68,6 +68,46 @@ void allow_timed_tokens(TensorView1<T> logits, std::span<const index_t> tokens,
   double sum = 0;
   for (index_t id = times; id < vocab_size; ++id) sum += std::exp(number(id) - likeliest_time);
   if (likeliest_time + std::log(sum) > likeliest_text) forbid(0, times);
+}
+
+/// Appends the segments of one window, of samples [begin, end), and returns where the next window
+/// begins: at the last two times in a row, unless a single time ends the window. Tokens behind them
+/// are of a segment without end, which the next window decodes again. Source: transformers,
+/// WhisperGenerationMixin._retrieve_segment().
+inline index_t append_segments(std::span<const index_t> tokens, const TranscribeOptions& options,
+                               index_t begin, index_t end,
+                               std::vector<TranscribedSegment>& segments) {
+  const auto is_time = [&](index_t id) { return id > options.no_timestamps; };
+  const auto time_of = [&](index_t id) {
+    return begin + (id - options.no_timestamps - 1) * kSamplesPerTime;
+  };
+  const auto seconds = [](index_t samples) { return static_cast<double>(samples) / 16000; };
+  index_t next = end;
+  const auto ends_at = [&](std::size_t n) { return n > 0 && is_time(tokens[n - 1]); };
+  if (!ends_at(tokens.size()) || ends_at(tokens.size() - 1)) {
+    std::size_t n = tokens.size();
+    while (n > 1 && !(ends_at(n) && ends_at(n - 1))) --n;
+    // A pair at the beginning would repeat this window.
+    if (n > 1 && time_of(tokens[n - 2]) > begin) {
+      next = time_of(tokens[n - 2]);
+      tokens = tokens.first(n - 1);
+    }
+  }
+  TranscribedSegment segment{.begin = seconds(begin)};
+  const auto append = [&](index_t time) {
+    segment.end = seconds(time);
+    if (!segment.tokens.empty()) segments.push_back(std::move(segment));
+    segment = {.begin = seconds(time)};
+  };
+  for (const index_t id : tokens) {
+    if (is_time(id)) {
+      append(time_of(id));
+    } else {
+      segment.tokens.push_back(id);
+    }
+  }
+  append(end);
+  return next;
 }
 
 }  // namespace detail
@@ -115,7 +155,8 @@ std::vector<index_t> transcribe_window(const Whisper<T>& model, const Features& 
 
 /// Transcribes samples of any length at 16 kHz, in windows of 320 max_source_positions samples (30
 /// s), each decoded independently. If another segment begins after the last complete one of a
-/// window, the next window begins where that one ends. Throws ShapeError or ValueError.
+/// window, the next window begins where that one ends. Features are those of the whole recording,
+/// whose loudest sound sets their lower limit. Throws ShapeError or ValueError.
 template <class T, TensorLike Samples>
 std::vector<TranscribedSegment> transcribe(const Whisper<T>& model, const Samples& samples,
                                            const TranscribeOptions& options,
@@ -123,43 +164,19 @@ std::vector<TranscribedSegment> transcribe(const Whisper<T>& model, const Sample
   ATTN_ASSERT_INPUT(Samples, float, 1, "transcribe: samples", "(length)", "samples");
   const auto x = detail::view_as<const float, 1>(samples);
   const index_t window = model.options().max_source_positions * detail::kSamplesPerTime;
-  const auto seconds = [](index_t samples_before) {
-    return static_cast<double>(samples_before) / 16000;
-  };
+  const index_t bins = model.options().num_mel_bins, frames = window / detail::kMelHop;
+  const Tensor2<float> mel = log_mel_spectrogram(
+      x, {.num_mel_bins = bins, .num_samples = (std::max)(window, x.extent(0))}, execution);
+  const index_t length = (std::min)(x.extent(0), mel.extent(1) * detail::kMelHop);
   std::vector<TranscribedSegment> result;
-  for (index_t begin = 0; begin < x.extent(0);) {
-    const index_t end = (std::min)(begin + window, x.extent(0));
-    const Tensor2<float> mel = log_mel_spectrogram(
-        x.slice(0, begin, end),
-        {.num_mel_bins = model.options().num_mel_bins, .num_samples = window}, execution);
+  for (index_t begin = 0; begin < length;) {
+    const index_t first = begin / detail::kMelHop, last = (std::min)(first + frames, mel.extent(1));
+    Tensor3<float> features({1, bins, frames});
+    copy(mel.view().slice(1, first, last), features.view().select(0, 0).slice(1, 0, last - first));
     const std::vector<index_t> tokens =
-        transcribe_window(model, convert<T>(mel.view().unsqueeze(0)), options, execution);
-    const auto is_time = [&](index_t id) { return id > options.no_timestamps; };
-    const auto time_of = [&](index_t id) {
-      return begin + (id - options.no_timestamps - 1) * detail::kSamplesPerTime;
-    };
-    TranscribedSegment segment;
-    index_t last_time = begin;
-    for (const index_t id : tokens) {
-      if (!is_time(id)) {
-        segment.tokens.push_back(id);
-        continue;
-      }
-      last_time = time_of(id);
-      if (!segment.tokens.empty()) {
-        segment.end = seconds(last_time);
-        result.push_back(std::move(segment));
-        segment = {};
-      }
-      segment.begin = seconds(last_time);
-    }
-    if (!segment.tokens.empty()) {
-      segment.end = seconds(end);
-      result.push_back(std::move(segment));
-    }
-    const bool another =
-        tokens.size() > 2 && is_time(tokens.back()) && is_time(tokens[tokens.size() - 2]);
-    begin = another && last_time > begin ? last_time : begin + window;
+        transcribe_window(model, convert<T>(features), options, execution);
+    begin = detail::append_segments(tokens, options, begin, (std::min)(begin + window, x.extent(0)),
+                                    result);
   }
   return result;
 }

@@ -36,7 +36,8 @@ struct TransformerLayerOptions {
   /// biases.
   MultiHeadAttentionOptions attention = {};
   /// With kv_lora_rank > 0: latent attention instead of multi-head attention; the layer sets
-  /// embed_dim, num_heads and dropout, and rotary and scale to those of `attention`.
+  /// embed_dim, num_heads and dropout, and rotary and scale to those of `attention`, whose other
+  /// options must then not change results, such as softcap and window.
   LatentAttentionOptions latent = {};
 
   MultiHeadAttentionOptions attention_options() const {
@@ -98,6 +99,22 @@ class EncoderLayer {
              to_string(residual_scale));
     }
     if (options.latent.kv_lora_rank != 0) {
+      const MultiHeadAttentionOptions& o = options.attention;
+      const std::pair<std::string_view, bool> unsupported[] = {
+          {"add_bias_kv", o.add_bias_kv},
+          {"add_zero_attn", o.add_zero_attn},
+          {"output_projection", !o.output_projection},
+          {"query_key_norm", o.query_key_norm.has_value()},
+          {"clip_qkv", o.clip_qkv != 0},
+          {"softcap", o.softcap != 0},
+          {"window", o.window != -1},
+          {"sinks", o.sinks},
+          {"alibi", o.alibi}};
+      for (const auto& [name, is_set] : unsupported) {
+        if (!is_set) continue;
+        refuse(std::string("attention.").append(name), "have its default with latent attention",
+               "another value");
+      }
       latent_attn = LatentAttention<T>(options.latent_options());
     } else {
       self_attn = MultiHeadAttention<T>(options.attention_options());

@@ -16,6 +16,7 @@ struct WhisperOptions {
   TransformerOptions transformer = {};  ///< both stacks
   index_t max_source_positions = 1500;  ///< positions of the encoder, each of two frames
   index_t max_target_positions = 448;   ///< positions of the decoder
+  bool tied = true;  ///< compute logits with the target's embedding instead of a separate weight
 
   InputEmbeddingOptions embedding_options() const {
     return {.vocab_size = vocab_size,
@@ -43,7 +44,7 @@ class Whisper {
         positions({options.max_source_positions, options.transformer.layer.d_model}),
         tgt_embedding(options.embedding_options()),
         transformer(options.transformer),
-        generator(options.transformer.layer.d_model, options.vocab_size, true, false),
+        generator(options.transformer.layer.d_model, options.vocab_size, options.tied, false),
         options_(options) {}
 
   const WhisperOptions& options() const { return options_; }

@@ -519,6 +519,30 @@ def translation():
     seq2seq("pegasus", lambda: hf.PegasusForConditionalGeneration(hf.PegasusConfig(**sizes)), seed=74)
 
 
+@torch.no_grad()
+def changed_seq2seq():
+    """Changed folders: targets that begin with the padding token, and stored tables of sinusoidal positions, rounded."""
+    results = {}
+
+    def add(key, model, golden, first=None):
+        ids, target = golden["ids_b"][None], golden["target_b"][None].clone()
+        if first is not None:
+            target[0, 0] = first
+        results[f"{key}.logits"] = model(ids, decoder_input_ids=target).logits[0].float()
+
+    for name, model_class in (("bart", hf.BartForConditionalGeneration), ("mbart", hf.MBartForConditionalGeneration),
+                              ("m2m_100", hf.M2M100ForConditionalGeneration)):
+        model = model_class.from_pretrained(FOLDER / name).eval().double()
+        add(name, model, load_file(FOLDER / name / "golden.safetensors"), model.config.pad_token_id)
+    for name, model_class in (("marian", hf.MarianMTModel), ("pegasus", hf.PegasusForConditionalGeneration)):
+        model = model_class.from_pretrained(FOLDER / name).eval().double()
+        for stack in (model.model.encoder, model.model.decoder):
+            stack.embed_positions.weight.copy_(stack.embed_positions.weight.bfloat16())
+        results["positions"] = model.model.encoder.embed_positions.weight.float()
+        add(name, model, load_file(FOLDER / name / "golden.safetensors"))
+    save_file(results, FOLDER / "changed_seq2seq.safetensors")
+
+
 @with_some_seed
 @torch.no_grad()
 def whisper(*, seed):
@@ -659,6 +683,7 @@ def main():
     bart()
     t5()
     translation()
+    changed_seq2seq()
     whisper(seed=75)
     differential(18)
     rope()

@@ -50,6 +50,19 @@ TEST(LogMelSpectrogram, IsThatOfTransformers) {
   }
 }
 
+// Across the blocks that it is computed in: noise that repeats every 50 frames.
+TEST(LogMelSpectrogram, FramesOfLongSoundsAreThoseOfTheirParts) {
+  const Tensor1<float> part = noise();
+  Tensor1<float> x({62 * 8000});
+  for (index_t i = 0; i < x.size(); ++i) x(i) = part(i % 8000);
+  const LogMelOptions all{.num_mel_bins = 8, .num_samples = x.size()};
+  const Tensor2<float> whole = log_mel_spectrogram(x, all);
+  EXPECT_EQ(whole.shape(), (Shape<2>{8, 3100}));
+  for (index_t n = 10; n < 3090; ++n) {
+    for (index_t m = 0; m < 8; ++m) ASSERT_EQ(whole(m, n), whole(m, 10 + (n - 10) % 50)) << n;
+  }
+}
+
 TEST(LogMelSpectrogram, SilenceAndErrors) {
   const Tensor2<float> silence = log_mel_spectrogram(Tensor1<float>({0}));
   EXPECT_EQ(silence.shape(), (Shape<2>{80, 3000}));

@@ -170,6 +170,24 @@ TEST(MixtureOfExperts, SameBitsForAnyBatchAndThreads) {
   }
 }
 
+/// As in transformers, which adds 1e-20 to the sum: experts whose sigmoids are 0 have weight 0.
+TEST(MixtureOfExperts, ScoresThatAreAllZero) {
+  Random random(3);
+  MixtureOfExpertsOptions options{.num_experts = 4, .dim_feedforward = 3, .bias = true};
+  options.score = RouterScore::sigmoid;
+  auto module = draw_module<float>(random, 5, options);
+  module.router.bias.fill(-200);
+  const auto x = random.tensor<float, 3>({1, 2, 5});
+  attn::MixtureOfExpertsSaved<float> saved;
+  Tensor3<float> out(x.shape()), d_x(x.shape());
+  auto gradients = attn::gradients_of(module);
+  attn::forward(module, x, out, saved);
+  attn::backward(module, x, saved, d_x, gradients);
+  for (const auto* result : {&out, &d_x}) {
+    for (const float value : result->elements()) EXPECT_EQ(value, 0);
+  }
+}
+
 TEST(MixtureOfExpertsBackward, AgreesWithCentralDifferences) {
   for (std::uint64_t n = 0; n < attn_test::draws(40); ++n) {
     Random random(n);

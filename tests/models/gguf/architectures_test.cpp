@@ -463,6 +463,13 @@ TEST(GgufArchitectures, Deepseek2) {
       EXPECT_TRUE(attn_test::contains(
           attn_test::error_of<ValueError>([&] { LanguageModel model(tiny.save()); }), part));
     };
+    for (const char* key : {"attention.scale", "attn_logit_softcapping"}) {
+      tiny.set(key, 0.0f);
+      check(tiny);
+      tiny.set(key, 2.0f);
+      fails(std::string(key) + "\" must be 0 or missing; found another value");
+      tiny.set(key, 0.0f);
+    }
     tiny.number("expert_gating_func", 3);
     fails("be 1 (softmax) or 2 (sigmoid); found 3");
     tiny.set("rope.scaling.attn_factor", 2.0f);

@@ -83,25 +83,33 @@ Tensor2<float> log_mel_spectrogram(const Samples& samples, const LogMelOptions& 
         message("log_mel_spectrogram", "num_samples", "be at least 201", std::to_string(count)));
   }
   const index_t frames = count / kMelHop;
-  Tensor2<double> windows({frames, kMelWindow});
-  for (index_t n = 0; n < frames; ++n) {
-    for (index_t i = 0; i < kMelWindow; ++i) {
-      index_t at = std::abs(n * kMelHop + i - kMelWindow / 2);  // reflected at both ends
-      if (at >= count) at = 2 * (count - 1) - at;
-      windows(n, i) = at < x.extent(0) ? double{x(at)} : 0.0;
+  const Tensor2<double> fourier = windowed_fourier_matrix(), filters = mel_filters(bins);
+  Tensor2<double> bands({frames, bins});
+  // In blocks: a whole recording of an hour would take 3 GB.
+  constexpr index_t kBlock = 3000;
+  for (index_t begin = 0; begin < frames; begin += kBlock) {
+    const index_t rows = (std::min)(kBlock, frames - begin);
+    Tensor2<double> windows({rows, kMelWindow});
+    for (index_t n = 0; n < rows; ++n) {
+      for (index_t i = 0; i < kMelWindow; ++i) {
+        index_t at =
+            std::abs((begin + n) * kMelHop + i - kMelWindow / 2);  // reflected at both ends
+        if (at >= count) at = 2 * (count - 1) - at;
+        windows(n, i) = at < x.extent(0) ? double{x(at)} : 0.0;
+      }
     }
-  }
-  const auto waves = linear(windows, windowed_fourier_matrix(), TensorView1<const double>{},
-                            Activation::none, execution);
-  Tensor2<double> power({frames, kMelFrequencies});
-  for (index_t n = 0; n < frames; ++n) {
-    for (index_t f = 0; f < kMelFrequencies; ++f) {
-      const double re = waves(n, f), im = waves(n, kMelFrequencies + f);
-      power(n, f) = re * re + im * im;
+    const auto waves =
+        linear(windows, fourier, TensorView1<const double>{}, Activation::none, execution);
+    Tensor2<double> power({rows, kMelFrequencies});
+    for (index_t n = 0; n < rows; ++n) {
+      for (index_t f = 0; f < kMelFrequencies; ++f) {
+        const double re = waves(n, f), im = waves(n, kMelFrequencies + f);
+        power(n, f) = re * re + im * im;
+      }
     }
+    linear(power, filters, TensorView1<const double>{}, bands.view().slice(0, begin, begin + rows),
+           Activation::none, {}, execution);
   }
-  const auto bands =
-      linear(power, mel_filters(bins), TensorView1<const double>{}, Activation::none, execution);
   constexpr double kSilence = 1e-10;
   const double loudest = std::log10(
       (std::max)(kSilence, *std::max_element(bands.data(), bands.data() + bands.size())));

@@ -119,10 +119,10 @@ void backward_of_routing(const MixtureOfExperts<T>& layer, MixtureOfExpertsSaved
       sum += scores(t, routing.experts(t, j));
       dot += d_weights(t, j) * routing.weights(t, j);
     }
-    const Acc scale = static_cast<Acc>(o.scale);
+    const Acc scale = static_cast<Acc>(o.scale), divisor = weight_divisor(o.score, sum);
     for (index_t j = 0; j < o.experts_per_token; ++j) {
       d_logits(t, routing.experts(t, j)) +=
-          o.normalize ? (scale * d_weights(t, j) - dot) / sum : scale * d_weights(t, j);
+          o.normalize ? (scale * d_weights(t, j) - dot) / divisor : scale * d_weights(t, j);
     }
     Acc mean = 0;
     if (o.score == RouterScore::softmax) {

@@ -123,6 +123,13 @@ void choose_experts(const MixtureOfExpertsOptions& o, std::span<Acc> choice,
   std::sort(chosen, chosen + o.experts_per_token);
 }
 
+/// What weights are divided by if they are normalised. Sigmoids may all be 0: DeepSeek-V3 adds
+/// 1e-20.
+template <class Acc>
+Acc weight_divisor(RouterScore score, Acc sum) {
+  return score == RouterScore::sigmoid ? sum + Acc(1e-20) : sum;
+}
+
 /// weights = the chosen scores, normalised and scaled as in the options.
 template <class Acc>
 void weigh_experts(const MixtureOfExpertsOptions& o, std::span<const Acc> scores,
@@ -131,7 +138,8 @@ void weigh_experts(const MixtureOfExpertsOptions& o, std::span<const Acc> scores
   for (index_t j = 0; j < o.experts_per_token; ++j) {
     sum += weights[j] = scores[static_cast<std::size_t>(chosen[j])];
   }
-  const Acc factor = static_cast<Acc>(o.scale) / (o.normalize ? sum : Acc{1});
+  const Acc factor =
+      static_cast<Acc>(o.scale) / (o.normalize ? weight_divisor(o.score, sum) : Acc{1});
   for (index_t j = 0; j < o.experts_per_token; ++j) weights[j] *= factor;
 }
 

@@ -276,6 +276,9 @@ inline void complete_deepseek2(const GgufKeys& keys, GptOptions& options) {
   }
   latent.head_dim = head_dim - latent.rotary_dim;
   latent.norm_eps = options.layer.layer_norm_eps;
+  for (const char* key : {"attention.scale", "attn_logit_softcapping"}) {
+    if (keys.finite(key, 0) != 0) keys.fail(key, "be 0 or missing", "another value");
+  }
   // yarn scales scores instead of cos and sin.
   RotaryScaling& scaling = attention.rotary->scaling;
   if (keys.positive("rope.scaling.attn_factor", 1) != 1) {

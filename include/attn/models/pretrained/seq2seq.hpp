@@ -64,6 +64,11 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
   const Seq2SeqType& type = seq2seq_type_of(config);
   const SafetensorsFolder file(folder);
   const TransformerOptions& t = model_options.transformer;
+  // As transformers loads them; M2M100 computes its tables always.
+  if (model_options.positions == Positions::sinusoidal && !model_options.skip_padding &&
+      file.contains(concat(type.prefix, "encoder.embed_positions.weight"))) {
+    model_options.positions = Positions::learned;
+  }
   const bool has_positions = model_options.positions == Positions::learned;
   const double rows = static_cast<double>(model_options.src_vocab_size) +
                       (has_positions ? 2 * static_cast<double>(model_options.max_positions) : 0.0);
@@ -72,12 +77,19 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
                                          decoder = prefix + "decoder.embed_tokens.weight";
   const std::string source = "src_embedding.words.weight", target = "tgt_embedding.words.weight";
   LoadOptions names = type.names(prefix);
-  names = with_tied_table(std::move(names), file, source, {encoder, decoder});
-  names = with_tied_table(std::move(names), file, target, {decoder, encoder});
+  const bool shared = config.get<bool>("share_encoder_decoder_embeddings", true);
+  if (shared) {
+    names = with_tied_table(std::move(names), file, source, {encoder, decoder});
+    names = with_tied_table(std::move(names), file, target, {decoder, encoder});
+  } else {
+    names.rename = [usual = std::move(names.rename), source, target, encoder,
+                    decoder](std::string_view name) {
+      return name == source ? encoder : name == target ? decoder : usual(name);
+    };
+  }
   if (model_options.tied) {
-    for (const std::string& parameter : {source, target}) {
-      names = with_tied_table(std::move(names), file, parameter, {"lm_head.weight"});
-    }
+    if (shared) names = with_tied_table(std::move(names), file, source, {"lm_head.weight"});
+    names = with_tied_table(std::move(names), file, target, {"lm_head.weight"});
   }
   // A head stored beside the table is used, whatever the config says: newer versions of
   // transformers write tie_word_embeddings = true for each T5, and do not tie tables that differ.

@@ -15,11 +15,12 @@ inline LoadOptions whisper_names(const std::string& prefix = "model.") {
   names.rename = [theirs = std::move(names.rename),
                   own = rename_by({{"conv1.", prefix + "encoder.conv1."},
                                    {"conv2.", prefix + "encoder.conv2."},
-                                   {"tgt_embedding.words.", prefix + "decoder.embed_tokens."}}),
+                                   {"tgt_embedding.words.", prefix + "decoder.embed_tokens."},
+                                   {"generator.weight", "proj_out.weight"}}),
                   table = prefix + "encoder.embed_positions.weight"](std::string_view name) {
     return name == "positions" ? table : theirs(own(name));
   };
-  names.ignore = {"proj_out.weight"};
+  names.ignore = {};
   names.reshape = {".conv1.weight", ".conv2.weight"};
   names.optional = {".k_proj.bias"};
   return names;
@@ -53,7 +54,7 @@ template <class T>
 Whisper<T> whisper_from_folder(const std::filesystem::path& folder,
                                const PretrainedOptions& options) {
   const ConfigFile config(folder / "config.json");
-  const WhisperOptions model_options = whisper_options_of(config, options);
+  WhisperOptions model_options = whisper_options_of(config, options);
   const SafetensorsFolder file(folder);
   const TransformerOptions& t = model_options.transformer;
   const auto number = [](index_t n) { return static_cast<double>(n); };
@@ -61,7 +62,12 @@ Whisper<T> whisper_from_folder(const std::filesystem::path& folder,
                  number(model_options.vocab_size) + number(model_options.max_source_positions) +
                      number(model_options.max_target_positions) +
                      3 * (number(model_options.num_mel_bins) + number(t.layer.d_model)));
-  return load_model<T, Whisper<T>>(model_options, file, whisper_names(), options);
+  LoadOptions names = whisper_names();
+  const std::string table = "tgt_embedding.words.weight", head = names.rename("generator.weight");
+  names = with_tied_table(std::move(names), file, table, {head});
+  // As in other types, a head stored beside the table is used.
+  model_options.tied = !file.contains(head) || names.rename(table) == head;
+  return load_model<T, Whisper<T>>(model_options, file, names, options);
 }
 
 }  // namespace detail

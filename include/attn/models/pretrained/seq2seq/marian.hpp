@@ -8,12 +8,13 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The target begins with the id of padding. Embeddings are one table or two.
+/// Embeddings are one table or two.
 inline Seq2SeqOptions marian_options(const ConfigFile& config) {
-  Seq2SeqOptions options = bart_style_options(
-      config, {.positions = Positions::sinusoidal, .embedding_norm = false, .pad_id = 58100});
+  Seq2SeqOptions options = bart_style_options(config, {.positions = Positions::sinusoidal,
+                                                       .embedding_norm = false,
+                                                       .pad_id = 58100,
+                                                       .start_id = 58100});
   options.sinusoidal_form = SinusoidalForm::halves;
-  options.pad_target = false;
   options.tgt_vocab_size = config.count("decoder_vocab_size", options.src_vocab_size);
   if (config.get<bool>("share_encoder_decoder_embeddings", true) &&
       options.tgt_vocab_size != options.src_vocab_size) {

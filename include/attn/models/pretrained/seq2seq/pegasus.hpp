@@ -8,14 +8,13 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The target begins with the id of padding.
 inline Seq2SeqOptions pegasus_options(const ConfigFile& config) {
   Seq2SeqOptions options = bart_style_options(config, {.positions = Positions::sinusoidal,
                                                        .norm_first = true,
                                                        .embedding_norm = false,
-                                                       .pad_id = 0});
+                                                       .pad_id = 0,
+                                                       .start_id = 0});
   options.sinusoidal_form = SinusoidalForm::halves;
-  options.pad_target = false;
   return options;
 }
 

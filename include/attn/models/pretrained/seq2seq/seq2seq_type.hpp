@@ -37,7 +37,7 @@ inline LoadOptions bart_names(const std::string& prefix = "model.") {
                     std::array{std::pair<std::string_view, std::string_view>{
                         ".norm2.", encodes ? ".final_layer_norm." : ".encoder_attn_layer_norm."}});
               },
-          // The tables of sinusoidal positions have the usual values.
+          // Without learned positions these tables are computed.
           .ignore = {prefix + "encoder.embed_tokens.weight", prefix + "decoder.embed_tokens.weight",
                      ".embed_positions.weight", ".embed_positions.weights"},
           .reshape = {"final_logits_bias"}};
@@ -61,6 +61,12 @@ inline index_t pad_id_of(const ConfigFile& config, index_t otherwise) {
   return pad;
 }
 
+/// Whether padding is masked out in targets: not where they begin with it. `start_id`: without
+/// decoder_start_token_id.
+inline bool masks_target_padding(const ConfigFile& config, index_t pad_id, index_t start_id) {
+  return config.get<index_t>("decoder_start_token_id", start_id) != pad_id;
+}
+
 /// What BART-style types have unlike BART.
 struct BartStyle {
   Positions positions = Positions::learned;
@@ -69,6 +75,7 @@ struct BartStyle {
   bool output_bias = true;
   bool scale_embedding = false;  ///< without scale_embedding
   index_t pad_id = 1;            ///< without pad_token_id
+  index_t start_id = 2;          ///< without decoder_start_token_id
   std::string activation = "gelu";
 };
 
@@ -127,6 +134,7 @@ inline Seq2SeqOptions bart_style_options(const ConfigFile& config, const BartSty
   check_flag("add_bias_logits", false);
   check_flag("static_position_embeddings", style.positions == Positions::sinusoidal);
   check_flag("tie_word_embeddings", true);
+  const index_t pad_id = pad_id_of(config, style.pad_id);
   const Seq2SeqOptions result{
       .src_vocab_size = config.count("vocab_size"),
       .tgt_vocab_size = config.count("vocab_size"),
@@ -138,7 +146,8 @@ inline Seq2SeqOptions bart_style_options(const ConfigFile& config, const BartSty
       .embedding_norm = style.embedding_norm,
       .tied = true,
       .output_bias = style.output_bias,
-      .pad_id = pad_id_of(config, style.pad_id)};
+      .pad_id = pad_id,
+      .pad_target = masks_target_padding(config, pad_id, style.start_id)};
   check_sinusoidal_positions(config, result);
   return result;
 }

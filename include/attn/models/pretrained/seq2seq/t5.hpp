@@ -57,9 +57,10 @@ inline Seq2SeqOptions t5_options(const ConfigFile& config) {
                         .tgt_vocab_size = config.count("vocab_size"),
                         .positions = Positions::none,
                         .scale_embedding = false,
-                        .tied = tied,
-                        .pad_target = false};
-  result.pad_id = pad_id_of(config, 0);
+                        .tied = tied};
+  const index_t pad_id = pad_id_of(config, 0);
+  result.pad_id = pad_id;
+  result.pad_target = masks_target_padding(config, pad_id, pad_id);
   if (!is_mt5 && config.get<bool>("scale_decoder_outputs", tied)) {
     result.output_scale = 1 / std::sqrt(static_cast<double>(dim));
   }
