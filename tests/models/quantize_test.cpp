@@ -306,7 +306,7 @@ TEST(Quantize, Bfloat16ByBfloat16IsTheProductOfTheRoundedOnesInFloats) {
       weight.row(n - 1, row);
       for (index_t p = 0; p < k; ++p) ASSERT_EQ(row(p), static_cast<float>(w(n - 1, p)));
       // Another instruction set than the packed one: the widened product of rounded activations.
-      const Isa other = available_isas().front();
+      const Isa other = attn_test::available_isas().front();
       if (isa == other) continue;
       const auto rounded = convert<float>(convert<bfloat16>(x));
       const auto widened = convert<float>(w);

@@ -388,7 +388,7 @@ TEST(CodePath, QueriesThatAreNotFiniteAreNaNAlone) {
 TEST(CodePath, ExplainSaysWhatRuns) {
   const Tensor4<float> q({1, 8, 64, 64}), few({1, 8, 1, 64});
   const AttentionOptions<float> options{.precision = AttentionPrecision::int8,
-                                        .execution = {.isa = available_isas().front()}};
+                                        .execution = {.isa = attn_test::available_isas().front()}};
   EXPECT_EQ(explain(q, q, q, options).precision, AttentionPrecision::int8);
   EXPECT_NE(explain(q, q, q, options).text().find("q and k quantised to 8 bits"),
             std::string::npos);
