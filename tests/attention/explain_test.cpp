@@ -162,7 +162,8 @@ TEST(Explain, InWords) {
   const std::string set(name(isa));
   const std::string text = explain(q, q, q, {.mask = causal(), .execution = {.isa = isa}}).text();
   EXPECT_THAT(text, HasSubstr("tiled on " + set + ", fused"));
-  EXPECT_THAT(text, HasSubstr("backend    " + set + " of F32, products of "));
+  EXPECT_THAT(text, HasSubstr("backend    " + set + " of F32, products of " +
+                              (isa == Isa::scalar ? "6 x 8" : "")));
   EXPECT_THAT(text, HasSubstr("full"));
 }
 

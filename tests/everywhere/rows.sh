@@ -39,7 +39,7 @@ run_program() {
   failures=$((failures + 1))
 }
 
-# Runs a command with its output in a file: what, how, the command. Shows the last line of a failure.
+# Runs a command with its output in a file: what, how, the command. Shows the end of the output of a failure.
 command_row() {
   what=$1 how=$2
   shift 2

@@ -212,6 +212,16 @@ inline void check_same_source(std::string_view function, TensorView1<const index
   }
 }
 
+/// Row b of the result is row b / times of x.
+template <class T>
+Tensor3<T> repeat_rows(const Tensor3<T>& x, index_t times) {
+  auto repeated = Tensor3<T>::uninitialized({x.extent(0) * times, x.extent(1), x.extent(2)});
+  for (index_t row = 0; row < repeated.extent(0); ++row) {
+    copy(const_view(x).select(0, row / times), repeated.view().select(0, row));
+  }
+  return repeated;
+}
+
 }  // namespace detail
 
 /// Incremental decoding with a Seq2SeqTransformer, which must outlive the session: generates the
@@ -228,10 +238,6 @@ class Seq2SeqSession {
   Seq2SeqSession(const Seq2SeqTransformer<T>& model, const Src& src, index_t capacity,
                  index_t num_beams = 1, const Execution& execution = {})
       : model_(&model), execution_(execution), num_beams_(num_beams) {
-    if (num_beams < 1) {
-      throw ValueError(
-          message("Seq2SeqSession", "num_beams", "be at least 1", std::to_string(num_beams)));
-    }
     const auto sv = const_view(src);
     detail::check_num_beams("Seq2SeqSession", num_beams, sv.extent(0));
     const index_t batch = sv.extent(0), src_len = sv.extent(1),
@@ -239,12 +245,11 @@ class Seq2SeqSession {
     auto encoded = Tensor3<T>::uninitialized({batch, src_len, dim});
     model.encode(src, encoded, execution);
     src_ = Tensor2<index_t>::uninitialized({batch * num_beams, src_len});
-    memory_ = Tensor3<T>::uninitialized({batch * num_beams, src_len, dim});
     for (index_t row = 0; row < batch * num_beams; ++row) {
       for (index_t i = 0; i < src_len; ++i)
         src_(row, i) = static_cast<index_t>(sv(row / num_beams, i));
-      copy(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
     }
+    memory_ = detail::repeat_rows(encoded, num_beams);
     caches_ = model.make_caches(batch * num_beams, capacity, src_len);
     if (model.options().tgt_pad_id()) {
       padding_ = Tensor2<bool>({batch * num_beams, capacity});
@@ -318,18 +323,10 @@ class WhisperSession {
   WhisperSession(const Whisper<T>& model, const Features& features, index_t capacity,
                  index_t num_beams = 1, const Execution& execution = {})
       : model_(&model), execution_(execution), num_beams_(num_beams) {
-    if (num_beams < 1) {
-      throw ValueError(
-          message("WhisperSession", "num_beams", "be at least 1", std::to_string(num_beams)));
-    }
     const Tensor3<T> encoded = model.encode(features, execution);
-    const index_t batch = encoded.extent(0), source_len = encoded.extent(1);
-    detail::check_num_beams("WhisperSession", num_beams, batch);
-    memory_ = Tensor3<T>::uninitialized({batch * num_beams, source_len, encoded.extent(2)});
-    for (index_t row = 0; row < batch * num_beams; ++row) {
-      copy(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
-    }
-    caches_ = model.make_caches(batch * num_beams, capacity, source_len);
+    detail::check_num_beams("WhisperSession", num_beams, encoded.extent(0));
+    memory_ = detail::repeat_rows(encoded, num_beams);
+    caches_ = model.make_caches(memory_.extent(0), capacity, memory_.extent(1));
     detail::check_has_layers("WhisperSession", caches_.size());
   }
 

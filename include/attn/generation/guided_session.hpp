@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attn/generation/generate.hpp"
+#include "attn/kernels/rows/softmax.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -78,6 +79,8 @@ class GuidedSession {
     session_->step(tokens, logits);
     other_->step(other_tokens, others_.view());
     options_.other_prompts = {};
+    log_softmax(logits, logits);
+    log_softmax(others_, others_);
     for (index_t b = 0; b < batch(); ++b) {
       guide(logits.select(0, b), others_.view().select(0, b));
     }
@@ -98,31 +101,16 @@ class GuidedSession {
                              "room for " + to_string(room)));
   }
 
-  /// log(sum(exp(logits))); NaN if a logit is NaN, which stays visible in the result.
-  template <class Logit>
-  static double log_total(TensorView1<const Logit> logits) {
-    const auto largest = static_cast<double>(logits(argmax(logits)));
-    double sum = 0;
-    for (index_t i = 0; i < logits.extent(0); ++i) {
-      sum += std::exp(static_cast<double>(logits(i)) - largest);
-    }
-    return largest + std::log(sum);
-  }
-
-  /// logits = u + scale (c - u), in place.
-  void guide(TensorView1<value_type> logits, TensorView1<const OtherLogit> others) const {
+  /// c = u + scale (c - u), in place; both are log-probabilities.
+  void guide(TensorView1<value_type> c, TensorView1<const OtherLogit> u) const {
     constexpr double kMaskedOut = -std::numeric_limits<double>::infinity();
-    const double total = log_total<value_type>(logits), other_total = log_total(others);
-    const double least = options_.plausibility > 0 ? static_cast<double>(logits(argmax(logits))) -
-                                                         total + std::log(options_.plausibility)
-                                                   : kMaskedOut;
-    for (index_t i = 0; i < logits.extent(0); ++i) {
-      const double c = static_cast<double>(logits(i)) - total;
-      const double u = static_cast<double>(others(i)) - other_total;
-      double guided = u + options_.scale * (c - u);
-      if (u == kMaskedOut) guided = c;
-      if (c == kMaskedOut || c < least) guided = kMaskedOut;
-      logits(i) = static_cast<value_type>(guided);
+    const double least = static_cast<double>(c(argmax(c))) + std::log(options_.plausibility);
+    for (index_t i = 0; i < c.extent(0); ++i) {
+      const auto of_session = static_cast<double>(c(i)), of_other = static_cast<double>(u(i));
+      double guided = of_other + options_.scale * (of_session - of_other);
+      if (of_other == kMaskedOut) guided = of_session;
+      if (of_session == kMaskedOut || of_session < least) guided = kMaskedOut;
+      c(i) = static_cast<value_type>(guided);
     }
   }
 
