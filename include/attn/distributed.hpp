@@ -9,6 +9,8 @@
 #include "attn/distributed/local_ranks.hpp"         // ranks that are threads of one process
 #include "attn/distributed/context_layout.hpp"      // which tokens each rank holds
 #include "attn/distributed/agreement.hpp"           // all ranks throw, or none
+#include "attn/distributed/context_call.hpp"        // checks of a call, equal on all ranks
+#include "attn/distributed/context_chunks.hpp"      // a rank's rows over chunks of keys
 #include "attn/distributed/context_attention.hpp"   // attention over tokens on several ranks
 #include "attn/distributed/head_exchange.hpp"       // tokens of all heads for all tokens of some
 #include "attn/distributed/context_attention_backward.hpp"

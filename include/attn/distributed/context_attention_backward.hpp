@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attn/attention/sdpa_backward.hpp"
-#include "attn/distributed/context_attention.hpp"
+#include "attn/distributed/context_call.hpp"
 #include "attn/distributed/head_exchange.hpp"
 
 ATTN_NAMESPACE_BEGIN
