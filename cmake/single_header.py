@@ -3,8 +3,8 @@
 usage: single_header.py INCLUDE_DIR OUTPUT VERSION [FORWARDS]
 
 Headers come in the order of their first inclusion. The table of targets and kernel text, which are included once
-per use and target, are repeated, from the second time on without comments: a file that includes itself instead
-takes 1.5 times as long to compile.
+per use and target, are repeated, from the second time on without comments: a compiler would read a file
+that includes itself instead anew for each of them.
 
 FORWARDS, if given, becomes a folder with a header for each name, which includes the one file: programs and tests
 that include attn's headers by name can be compiled with it.

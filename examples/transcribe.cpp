@@ -1,7 +1,7 @@
 // transcribe: prints the text of speech and its times, by a Whisper model.
 //
 //   ffmpeg -i speech.mp3 -ar 16000 -c:a pcm_s16le speech.wav
-//   transcribe whisper-base speech.wav                     (a folder of huggingface.co/openai/whisper-base)
+//   transcribe whisper-base speech.wav                     (the folder of openai/whisper-base)
 //   transcribe whisper-base speech.wav --language de --translate
 
 #include <cmath>
@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
   app.footer(
       "FOLDER holds config.json, generation_config.json, model.safetensors and tokenizer.json of "
       "a\n"
-      "Whisper, such as huggingface.co/openai/whisper-base. In the repository:\n"
+      "Whisper, such as openai/whisper-base of the Hub. In the repository:\n"
       "tests/data/pretrained/whisper, whose random weights know no language.");
   app.add_option("--language", options.language, "The language of the speech")
       ->type_name("CODE")

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs attn on many platforms: compilers, processors by emulation, Windows by wine, one header, packages; prints a
-# table. `sh tests/everywhere.sh` takes about an hour; `sh tests/everywhere.sh programs` only compiles and runs one
+# table. `sh tests/everywhere.sh` takes long; `sh tests/everywhere.sh programs` only compiles and runs one
 # program per processor and compiler, in minutes. The table names what is not installed. Debian's packages are g++-11
 # clang-{14,15,16,19} libc++-19-dev g++-{aarch64,riscv64,powerpc64le,s390x}-linux-gnu qemu-user
 # g++-mingw-w64-x86-64-posix wine64.

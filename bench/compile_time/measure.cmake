@@ -20,6 +20,12 @@ set(attention_limit 400)
 set(compiled_what "the same through <attn/attention.hpp> with attn::compiled")
 set(compiled_options -DATTENTION_ALONE -DATTN_COMPILED)
 set(compiled_limit 190)
+if(HAS_SINGLE_HEADER)
+  list(APPEND names single)
+  set(single_what "the same through attn_single.hpp")
+  set(single_options -DSINGLE_HEADER)
+  set(single_limit 528)  # 1.1 times that of <attn/attn.hpp>
+endif()
 
 # The shortest of five times, in hundredths of a second.
 foreach(run RANGE 1 5)

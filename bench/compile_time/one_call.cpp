@@ -4,6 +4,8 @@
 #else
 #if defined(ATTENTION_ALONE)
 #include <attn/attention.hpp>
+#elif defined(SINGLE_HEADER)
+#include <attn_single.hpp>
 #else
 #include <attn/attn.hpp>
 #endif
