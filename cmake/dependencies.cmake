@@ -117,6 +117,8 @@ if(ATTN_BUILD_EXAMPLES)
   find_package(PkgConfig QUIET)
   if(PkgConfig_FOUND)
     pkg_check_modules(libedit QUIET IMPORTED_TARGET GLOBAL libedit)
+    # Sound files for transcribe.
+    pkg_check_modules(sndfile QUIET IMPORTED_TARGET GLOBAL sndfile)
   endif()
 endif()
 

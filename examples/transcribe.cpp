@@ -1,6 +1,6 @@
 // transcribe: prints the text of speech and its times, by a Whisper model.
 //
-//   ffmpeg -i speech.mp3 -ar 16000 -c:a pcm_s16le speech.wav
+//   ffmpeg -i speech.mp3 -ar 16000 speech.wav
 //   transcribe whisper-base speech.wav                     (the folder of openai/whisper-base)
 //   transcribe whisper-base speech.wav --language de --translate
 
@@ -22,7 +22,7 @@
 
 #include "support/command_line.hpp"
 #include "support/printable.hpp"
-#include "support/wav.hpp"
+#include "support/sound.hpp"
 
 namespace {
 
@@ -64,9 +64,9 @@ std::string clock(double seconds) {
 
 void run(const Options& o) {
   if (o.folder.empty() || o.sound.empty()) {
-    throw examples::UsageError("a folder and a WAV file are needed; see --help");
+    throw examples::UsageError("a folder and a sound file are needed; see --help");
   }
-  const attn::Tensor1<float> samples = examples::read_wav(o.sound);
+  const std::vector<float> samples = examples::read_sound(o.sound);
   const auto model = attn::load_pretrained<attn::Whisper<float>>(o.folder);
   const attn::Tokenizer tokenizer =
       attn::pretrained_tokenizer(o.folder, model.options().vocab_size);
@@ -92,8 +92,7 @@ void run(const Options& o) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
-      "Prints the text of FILE.wav, speech at 16 kHz, with its times in minutes and seconds.");
+  CLI::App app("Prints the text of FILE, speech at 16 kHz, with its times in minutes and seconds.");
   app.footer(
       "FOLDER holds config.json, generation_config.json, model.safetensors and tokenizer.json of "
       "a\n"
@@ -104,6 +103,6 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--translate", options.translate, "Translate to English");
   app.add_option("FOLDER", options.folder, "The model's folder");
-  app.add_option("FILE.wav", options.sound, "16-bit PCM at 16 kHz");
+  app.add_option("FILE", options.sound, "WAV, FLAC or another format of libsndfile, at 16 kHz");
   return examples::run_program(app, "transcribe", argc, argv, [&] { run(options); });
 }

@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.." || exit 1
 clang_links() { printf 'int main() {}\n' | clang++ "$1" -x c++ - -o /dev/null; }
 
 need_for_examples
+need libsndfile1-dev header sndfile.hh
 need git program git
 need clang program clang++
 # Not clang-format 14 of Debian 12, which breaks `requires` clauses.

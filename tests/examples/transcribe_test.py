@@ -18,7 +18,7 @@ checks = Checks("transcribe")
 
 
 def wav(path, samples, channels=1, rate=16000, bits=16, kind=1, size=None, extra=b""):
-    body = struct.pack(f"<{len(samples)}h", *samples)
+    body = struct.pack(f"<{len(samples)}{'hf'[kind == 3]}", *samples)
     head = struct.pack("<HHIIHH", kind, channels, rate, rate * channels * bits // 8, channels * bits // 8, bits)
     chunks = b"fmt " + struct.pack("<I", len(head)) + head + extra
     chunks += b"data" + struct.pack("<I", len(body) if size is None else size) + body
@@ -50,16 +50,17 @@ with tempfile.TemporaryDirectory() as name:
     def rejects(title, status, word, *arguments):
         checks.rejects(title, status, word, program, *arguments)
 
-    rejects("no file", 2, "a folder and a WAV file are needed", whisper)
+    rejects("no file", 2, "a folder and a sound file are needed", whisper)
     rejects("another rate", 1, "ffmpeg", whisper, wav(folder / "e.wav", noise, rate=44100))
-    rejects("floats", 1, "16-bit PCM", whisper, wav(folder / "f.wav", noise, kind=3))
+    checks.same("floats", run(whisper, wav(folder / "f.wav", [x / 32768 for x in noise], bits=32, kind=3)), text)
+    # The rest of the line is libsndfile's.
     (folder / "g.wav").write_bytes(b"RIFF1234WAVEfmt \x10\0\0\0")
-    rejects("a cut file", 1, "holds no sound", whisper, folder / "g.wav")
+    rejects("a cut file", 1, "g.wav: ", whisper, folder / "g.wav")
     (folder / "h.wav").write_text("text")
-    rejects("no WAV file", 1, "no WAV file", whisper, folder / "h.wav")
+    rejects("no sound file", 1, "h.wav: ", whisper, folder / "h.wav")
     rejects("a file that is not there", 1, "none.wav", whisper, folder / "none.wav")
     (folder / "i.wav").mkdir()
-    rejects("a folder", 1, "i.wav: cannot be read", whisper, folder / "i.wav")
+    rejects("a folder", 1, "i.wav: ", whisper, folder / "i.wav")
     rejects("a language that it has not", 1, "<|xx|>", whisper, folder / "a.wav", "--language", "xx")
     rejects("another model", 1, "whisper", TESTS / "data/pretrained/bart", folder / "a.wav")
     english = folder / "english"
