@@ -10,8 +10,9 @@ Installs what is missing, compiles the examples and runs them. ATTN_BUILD_DIR na
   (nothing)  quickstart, tutorials, semantic_search, attention_map, chat: 90 to 150 seconds on two cores,
              175 MB of models to download, 45 MB in the build directory
   all        these and the other examples, of which four train a model: about six minutes on two cores,
-             180 MB of models and texts to download, 250 MB in the build directory; not transcribe,
-             which needs a folder of Whisper (docs/huggingface.md)"
+             180 MB of models and texts to download, 250 MB in the build directory
+
+transcribe is not run: it needs the folder of a Whisper (docs/huggingface.md)."
 
 case "$# ${1-}" in
   '0 ' | '1 all') ;;
