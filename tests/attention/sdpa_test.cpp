@@ -338,7 +338,7 @@ TYPED_TEST(SdpaTest, FewRowsOnManyKeys) {
   using T = TypeParam;
   Random random(8);
   // Rows of a key/value head near the limit of the decode path; keys of one block, of two, and of
-  // several splits. With a sanitizer every third pair.
+  // several splits. Without optimization every third pair.
   constexpr std::array<Index, 3> kLengths = {512, 530, 2100};
   constexpr std::array<Index, 11> kRows = {1, 2, 3, 4, 5, 8, 9, 12, 15, 16, 17};
   constexpr std::size_t kPairs = kLengths.size() * kRows.size();
