@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/layers/attention/latent_attention.hpp"
 #include "attn/layers/experts/mixture_of_experts.hpp"
-#include "attn/layers/latent_attention.hpp"
 #include "attn/layers/sublayer.hpp"
 
 ATTN_NAMESPACE_BEGIN

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/layers/attention/latent_attention_backward.hpp"
 #include "attn/layers/encoder_layer.hpp"
 #include "attn/layers/experts/mixture_of_experts_backward.hpp"
-#include "attn/layers/latent_attention_backward.hpp"
 #include "attn/layers/sublayer_backward.hpp"
 
 ATTN_NAMESPACE_BEGIN

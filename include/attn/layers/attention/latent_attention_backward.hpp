@@ -3,8 +3,8 @@
 #pragma once
 
 #include "attn/attention/sdpa_backward.hpp"
+#include "attn/layers/attention/latent_attention.hpp"
 #include "attn/layers/attention/rotary_backward.hpp"
-#include "attn/layers/latent_attention.hpp"
 #include "attn/layers/linear_backward.hpp"
 #include "attn/layers/norm_backward.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attn/layers/latent_attention_backward.hpp"
+#include "attn/layers/attention/latent_attention_backward.hpp"
 
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
