@@ -33,13 +33,20 @@ class Field:
         self.type, self.default, self.comment = self.type.strip(), default, comment
 
     def shown_default(self):
+        if self.default.startswith("["):
+            return "a lambda: see its meaning"
         if self.default != "{}":
             return f"`{self.default}`" if self.default else "none: it must be given"
-        if re.match(r"std::(vector|string|function|span|array)|RotaryAngles|\w*Metadata", self.type):
+        if re.match(r"std::(vector|string|span|array)|RotaryAngles|\w*Metadata", self.type):
             return "empty"
-        if re.match(r"std::optional|TensorView|OptionView|std::shared_ptr|Draft|.*Processor|.*Callback", self.type) or self.type.endswith("*"):
+        if re.match(r"std::(optional|function)|TensorView|OptionView|std::shared_ptr|Draft", self.type) or self.type.endswith("*"):
             return "not given"
         return "its own defaults"
+
+
+def declares_function(code):
+    """Whether the code before a default value or body declares a function; a std::function is a field."""
+    return "(" in re.sub(r"std::function<.*>", "", code.split("=")[0])
 
 
 def fields_of(body, where):
@@ -63,7 +70,7 @@ def fields_of(body, where):
         if text is None:
             continue
         if text == "{":
-            is_function = is_function or (depth == 0 and (")" in code.split("=")[0] or re.match(r"\s*(struct|enum|class)\b", code) is not None))
+            is_function = is_function or (depth == 0 and (declares_function(code) or re.match(r"\s*(struct|enum|class)\b", code) is not None))
             depth += 1
         if text == "}":
             depth -= 1
@@ -73,7 +80,7 @@ def fields_of(body, where):
         if text == ";" and depth == 0:
             statement = " ".join(code.split())
             is_data = statement and not re.match(r"(using|static|friend|struct|enum|constexpr|bool operator)\b", statement) and \
-                not ("(" in statement.split("=")[0] and "std::function<" not in statement)
+                not declares_function(statement)
             if is_data:
                 fields.append(Field(statement, before))
             code, before, behind = "", [], None
