@@ -27,6 +27,7 @@ struct GptOptions {
   double logit_softcap = 0;           ///< then logit = softcap tanh(logit / softcap); 0: none
   std::vector<index_t> windows = {};  ///< per layer: see TransformerStackOptions
   std::vector<std::optional<RotaryOptions>> rotary = {};  ///< per layer: see there
+  std::vector<TokenMixer> mixers = {};                    ///< per layer: see there
   index_t dense_layers = 0;                               ///< layers without experts: see there
 
   InputEmbeddingOptions embedding_options() const {
@@ -47,6 +48,7 @@ struct GptOptions {
             .norm = norm,
             .windows = windows,
             .rotary = rotary,
+            .mixers = mixers,
             .dense_layers = dense_layers};
   }
 };

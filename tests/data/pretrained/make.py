@@ -301,6 +301,23 @@ def deepseek():
     decoder("deepseek_v3", hf.DeepseekV3ForCausalLM, v3, seed=82, change=correct)
 
 
+def old_lfm2(config):
+    """Keys of the files of 2025."""
+    kinds = config.pop("layer_types")
+    config.update(full_attn_idxs=[n for n, kind in enumerate(kinds) if kind != "conv"], block_ff_dim=config.pop("intermediate_size"),
+                  rope_theta=config.pop("rope_parameters")["rope_theta"], tie_embedding=config.pop("tie_word_embeddings"),
+                  block_dim=16, conv_dim=16, conv_dim_out=16, num_heads=4, block_norm_eps=config["norm_eps"],
+                  block_use_swiglu=True, use_pos_enc=True, block_mlp_init_scale=1.0, block_use_xavier_init=True)
+
+
+def lfm2():
+    sizes = SIZES | dict(num_hidden_layers=4, pad_token_id=0, block_multiple_of=8, block_ffn_dim_multiplier=1.2)
+    decoder("lfm2", hf.Lfm2ForCausalLM,
+            hf.Lfm2Config(**sizes, conv_bias=True, conv_L_cache=4,
+                          layer_types=["conv", "full_attention", "conv", "conv"]), seed=91)
+    decoder("lfm2_old", hf.Lfm2ForCausalLM, hf.Lfm2Config(**sizes, full_attn_idxs=[0, 2]), seed=92, edit=old_lfm2)
+
+
 def gpt_oss_mxfp4():
     """gpt_oss with the experts' weights in blocks of 32 4-bit numbers, as in the published files."""
     values = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
@@ -674,6 +691,7 @@ def main():
     deepseek()
     ministral3()
     clipped()
+    lfm2()
     gpt_oss_mxfp4()
     encoders()
     encoders_of_2020_and_later()

@@ -12,6 +12,7 @@
 #include "attn/models/pretrained/decoders/gpt_oss.hpp"
 #include "attn/models/pretrained/decoders/granite.hpp"
 #include "attn/models/pretrained/decoders/layer_norm_types.hpp"
+#include "attn/models/pretrained/decoders/lfm2.hpp"
 #include "attn/models/pretrained/decoders/llama.hpp"
 #include "attn/models/pretrained/decoders/olmo.hpp"
 #include "attn/models/pretrained/decoders/phi.hpp"
@@ -23,7 +24,7 @@ namespace detail {
 inline constexpr std::span<const DecoderType> kDecoderTypes[] = {
     kLlamaTypes,  kGemmaTypes, kOlmoTypes,      kGraniteTypes, kCohereTypes,
     kGlmTypes,    kPhiTypes,   kLayerNormTypes, kExpertTypes,  kGptTypes,
-    kGptOssTypes, kAlibiTypes, kDeepseekTypes};
+    kGptOssTypes, kAlibiTypes, kDeepseekTypes,  kLfm2Types};
 
 /// The type of a folder. Throws ValueError if it is none of the table.
 inline const DecoderType& decoder_type_of(const ConfigFile& config) {
