@@ -31,6 +31,12 @@ GptOptions draw_options(Random& random) {
       .mixers = {TokenMixer::short_convolution, TokenMixer::attention}};
   options.layer.attention.rotary = RotaryOptions{.max_positions = 64};
   options.layer.convolution = {.width = random.integer(2, 4), .bias = random.chance(0.5)};
+  options.layer.gated_delta = {.num_key_heads = 2,
+                               .num_value_heads = 2 * random.integer(1, 2),
+                               .key_dim = 3,
+                               .value_dim = 5,
+                               .norm_eps = 1e-2};
+  if (random.chance(0.5)) options.mixers[0] = TokenMixer::gated_delta;
   if (random.chance(0.3)) std::swap(options.mixers[0], options.mixers[1]);
   if (random.chance(0.3)) options.mixers[1] = options.mixers[0];  // no attention at all
   return options;
@@ -152,6 +158,40 @@ TEST(RecurrentSession, BeamsAndPromptsOfAnyLengthsGiveTheTokensOfRowsAlone) {
   }
 }
 
+/// Parameters and activations of 16 bits, with states in float.
+TEST(RecurrentSession, SixteenBitsAgreeWithinTheirRounding) {
+  for (std::uint64_t n = 0; n < 4; ++n) {
+    Random random(n);
+    SCOPED_TRACE(random.trace());
+    const GptOptions options = draw_options(random);
+    const auto model = attn_test::random_module<Gpt<float>>(random, options);
+    Gpt<bfloat16> rounded(options);
+    std::vector<TensorView1<const float>> parameters;
+    model.visit_parameters([&](std::string_view, const auto& view) {
+      parameters.emplace_back(view.data(), Shape<1>{view.size()});
+    });
+    std::size_t at = 0;
+    rounded.visit_parameters([&](std::string_view, const auto& view) {
+      convert(parameters[at++], TensorView1<bfloat16>(view.data(), {view.size()}));
+    });
+    const auto tokens = random_tokens(random, 1, 9);
+    const auto expected = model(tokens);
+    GptSession<bfloat16> session(rounded, 1, 9);
+    Tensor2<float> logits({1, kVocab});
+    double difference = 0, size = 0;
+    for (index_t i = 0; i < 9; ++i) {
+      session.step(const_view(tokens).slice(1, i, i + 1), logits);
+      for (index_t x = 0; x < kVocab; ++x) {
+        difference += std::pow(logits(0, x) - expected(0, i, x), 2);
+        size += std::pow(expected(0, i, x), 2);
+      }
+    }
+    // Four layers round about ten times each, by up to 2^-9.
+    EXPECT_LT(std::sqrt(difference / size), 40 * std::ldexp(1, -9));
+    EXPECT_GT(difference, 0);
+  }
+}
+
 TEST(RecurrentSession, IsSavedAndGoesOnBitForBit) {
   const attn_test::TempFolder folder;
   const auto path = folder.path() / "session.safetensors";
@@ -176,16 +216,17 @@ TEST(RecurrentSession, QuantisesAsOtherLinearLayers) {
   GptOptions options = draw_options(random);
   options.layer.d_model = 32;
   options.layer.dim_feedforward = 64;
+  options.layer.gated_delta.value_dim = 16;
+  options.mixers = {TokenMixer::short_convolution, TokenMixer::gated_delta};
   auto model = attn_test::random_module<Gpt<float>>(random, options);
   const auto tokens = random_tokens(random, 1, 12);
   const auto exact = model(tokens);
   index_t weights = 0;
   visit_weights<float>(model, [&](std::string_view name, auto&) {
     if (name.find(".short_conv.") != name.npos) ++weights;
+    if (name.find(".linear_attn.") != name.npos) ++weights;
   });
-  const auto recurrent =
-      std::count(options.mixers.begin(), options.mixers.end(), TokenMixer::short_convolution);
-  EXPECT_EQ(weights, 4 * recurrent);  // in_proj and out_proj of 2 or 4 layers
+  EXPECT_EQ(weights, 2 * 2 + 2 * 3);  // of two layers of each kind
   quantize(model, {});
   GptSession<float> session(model, 1, 12);
   Tensor2<float> logits({1, kVocab});

@@ -148,6 +148,25 @@ TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
   EXPECT_EQ(windows(), (std::vector<index_t>{4095, 4095}));
 }
 
+TEST(Pretrained, PublishedKeysOfQwen3NextGiveTheSameOptions) {
+  const TempFolder folder;
+  const Path golden = kPretrained / "qwen3_next/config.json";
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(golden));
+  config.erase("layer_types");
+  config.erase("rope_parameters");
+  config.update({{"full_attention_interval", 3},
+                 {"partial_rotary_factor", 0.5},
+                 {"rope_theta", 10000.0},
+                 {"rope_scaling", nullptr},
+                 {"use_sliding_window", false}});
+  std::ofstream(folder.path() / "config.json") << config;
+  const GptOptions found = gpt_options_of(ConfigFile(folder.path() / "config.json")),
+                   expected = gpt_options_of(ConfigFile(golden));
+  EXPECT_EQ(found.mixers, expected.mixers);
+  EXPECT_EQ(found.layer.attention.rotary, expected.layer.attention.rotary);
+  EXPECT_EQ(found.layer.attention.rotary->dim, 4);
+}
+
 /// Copies a folder and adds tensors (rows, columns) to its file, or replaces those of equal size.
 void add_tensors(const Path& from, const Path& to,
                  const std::vector<std::pair<std::string, Tensor2<float>>>& tensors) {
@@ -830,7 +849,8 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       return true;
     }
     // For layers without experts, which these models do not have.
-    if (key == "intermediate_size" && name.starts_with("qwen") && name.ends_with("_moe")) {
+    const bool is_qwen_moe = name.starts_with("qwen") && name.ends_with("_moe");
+    if (key == "intermediate_size" && (is_qwen_moe || name == "qwen3_next")) {
       return is_count;
     }
     // Rounded up; the same set in another order.

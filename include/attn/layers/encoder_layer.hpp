@@ -4,6 +4,7 @@
 
 #include "attn/layers/attention/latent_attention.hpp"
 #include "attn/layers/experts/mixture_of_experts.hpp"
+#include "attn/layers/recurrent/gated_delta.hpp"
 #include "attn/layers/recurrent/short_convolution.hpp"
 #include "attn/layers/sublayer.hpp"
 
@@ -11,8 +12,9 @@ ATTN_NAMESPACE_BEGIN
 
 /// What mixes the tokens of a layer.
 enum class TokenMixer {
-  attention,         ///< multi-head or latent attention
-  short_convolution  ///< see ShortConvolution; causal
+  attention,          ///< multi-head or latent attention
+  short_convolution,  ///< see ShortConvolution; causal
+  gated_delta         ///< see GatedDelta; causal, without backward
 };
 
 /// PyTorch's options of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, followed by
@@ -48,6 +50,7 @@ struct TransformerLayerOptions {
   LatentAttentionOptions latent = {};
   TokenMixer mixer = TokenMixer::attention;  ///< instead of attention; of EncoderLayer
   ShortConvolutionOptions convolution = {};  ///< of that mixer; the layer sets d_model
+  GatedDeltaOptions gated_delta = {};        ///< of that mixer; the layer sets d_model
 
   MultiHeadAttentionOptions attention_options() const {
     MultiHeadAttentionOptions result = attention;
@@ -68,6 +71,11 @@ struct TransformerLayerOptions {
   }
   ShortConvolutionOptions convolution_options() const {
     ShortConvolutionOptions result = convolution;
+    result.d_model = d_model;
+    return result;
+  }
+  GatedDeltaOptions gated_delta_options() const {
+    GatedDeltaOptions result = gated_delta;
     result.d_model = d_model;
     return result;
   }
@@ -114,6 +122,8 @@ class EncoderLayer {
     }
     if (options.mixer == TokenMixer::short_convolution) {
       convolution = ShortConvolution<T>(options.convolution_options());
+    } else if (options.mixer == TokenMixer::gated_delta) {
+      gated_delta = GatedDelta<T>(options.gated_delta_options());
     } else if (options.latent.kv_lora_rank != 0) {
       const MultiHeadAttentionOptions& o = options.attention;
       const std::pair<std::string_view, bool> unsupported[] = {
@@ -176,9 +186,11 @@ class EncoderLayer {
         attention_norms(), in, in, attended, execution,
         [&](const auto& from, const auto& residual, const auto& result) {
           self_call.residual = residual;
+          if (is_recurrent()) detail::check_recurrent_options(options, functors...);
           if (convolution) {
-            detail::check_recurrent_options(options, functors...);
             convolution.forward(from, result, self_call, execution);
+          } else if (gated_delta) {
+            gated_delta.forward(from, result, self_call, execution);
           } else if (latent_attn) {
             latent_attn.forward(from, result, options, self_call, functors...);
           } else {
@@ -217,7 +229,7 @@ class EncoderLayer {
   }
 
   /// Whether the layer has a state instead of keys and values.
-  bool is_recurrent() const { return static_cast<bool>(convolution); }
+  bool is_recurrent() const { return convolution || gated_delta; }
 
   /// Shares the rotary table of `other`, whose attention is of the same kind.
   void share_rotary(const EncoderLayer& other) {
@@ -249,6 +261,7 @@ class EncoderLayer {
   MultiHeadAttention<T> self_attn;
   LatentAttention<T> latent_attn;
   ShortConvolution<T> convolution;
+  GatedDelta<T> gated_delta;
   FeedForward<T> feed_forward;  ///< without weights if there are experts
   MixtureOfExperts<T> experts;
   // Norms that the options exclude have no weight.
@@ -264,12 +277,15 @@ class EncoderLayer {
   template <class Self, class F>
   static auto with_mixer(Self& self, const F& f) {
     if (self.convolution) return f(self.convolution);
+    if (self.gated_delta) return f(self.gated_delta);
     return self.latent_attn ? f(self.latent_attn) : f(self.self_attn);
   }
 
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
-    const auto names = f.under(self.convolution ? "short_conv." : "self_attn.");
+    const auto names = f.under(self.convolution   ? "short_conv."
+                               : self.gated_delta ? "linear_attn."
+                                                  : "self_attn.");
     with_mixer(self, [&](auto& mixer) { mixer.visit_parameters(names); });
     if (self.experts) {
       self.experts.visit_parameters(f.under("moe."));

@@ -65,6 +65,12 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
              const AttentionOptions<Accumulator<T>>& options = {},
              TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("EncoderLayer", "out", x.shape(), out.shape());
+  if (layer.gated_delta) {
+    throw ValueError(message("EncoderLayer", "mixer",
+                             "be attention or short_convolution in training: GatedDelta and "
+                             "linear_attention() have no backward",
+                             "gated_delta"));
+  }
   x = saved.input(layer).keep(x);
   const detail::SublayerSteps<T> attention = detail::attention_steps(layer, saved);
   const detail::SublayerSteps<T> feed_forward = detail::feed_forward_steps(layer, saved);
