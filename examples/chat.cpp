@@ -171,7 +171,7 @@ class Chat {
         std::vector<index_t> ids = model_.encode_chat(messages_);
         // Keeps the tokens that the session has processed.
         const auto same = std::mismatch(ids_.begin(), ids_.end(), ids.begin(), ids.end() - 1).first;
-        session_.truncate_to(std::min<index_t>(session_.length(), same - ids_.begin()));
+        keep_tokens(std::min<index_t>(session_.length(), same - ids_.begin()));
         ids_ = std::move(ids);
       }
     }
@@ -265,7 +265,11 @@ class Chat {
     const std::vector<index_t> seen = attn::load_session(*options_.prompt_cache, session_);
     const auto same =
         std::mismatch(seen.begin(), seen.end(), ids_.begin(), ids_.end() - left).first;
-    session_.truncate_to(same - seen.begin());
+    keep_tokens(same - seen.begin());
+  }
+  // Recurrent layers cannot go back to every length.
+  void keep_tokens(index_t length) {
+    session_.can_truncate_to(length) ? session_.truncate_to(length) : session_.clear();
   }
   // Saves the first text only: answers are not prefilled in one step.
   void write_prompt_cache() {

@@ -27,5 +27,7 @@
 #include "attn/layers/module/parameter_visitor.hpp"
 #include "attn/layers/multi_head_attention.hpp"
 #include "attn/layers/norm.hpp"
+#include "attn/layers/recurrent/gated_delta.hpp"
+#include "attn/layers/recurrent/short_convolution.hpp"
 #include "attn/layers/sublayer.hpp"
 #include "attn/layers/transformer.hpp"

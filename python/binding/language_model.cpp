@@ -118,8 +118,8 @@ class Language {
     const auto same =
         std::mismatch(taken->ids.begin(), taken->ids.end(), ids.begin(), ids.end() - left);
     const index_t kept = same.first - taken->ids.begin();
-    if (taken->session.caches()[0].options().window > 0) {
-      taken->session.clear();  // a window has forgotten keys
+    if (taken->session.caches()[0].options().window > 0 || !taken->session.can_truncate_to(kept)) {
+      taken->session.clear();  // a window has forgotten keys, or a recurrent layer earlier states
     } else {
       taken->session.truncate_to(kept);
     }

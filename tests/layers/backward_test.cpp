@@ -251,6 +251,10 @@ TEST(EncoderBackward, AgreesWithCentralDifferencesWhereverNormsAre) {
                               .head_dim_v = random.integer(1, 4),
                               .norm_eps = 0.1};
     }
+    if (n % 4 == 2) {
+      options.mixers = {attn::TokenMixer::short_convolution, attn::TokenMixer::attention};
+      options.layer.convolution = {.width = random.integer(2, 4), .bias = random.chance(0.5)};
+    }
     if (options.layer.experts.num_experts > 0) options.dense_layers = random.integer(0, 1);
     if (random.chance(0.5)) {
       options.rotary = {attn::RotaryOptions{.max_positions = 32}, std::nullopt,

@@ -91,7 +91,7 @@ TEST(Pretrained, EveryDecoderTypeHasTheLogitsAndTokensOfTransformers) {
   }
   // phi3_longrope: the first prompt is short, the second beyond the trained length.
   for (const char* name : {"phi3_longrope", "gpt_oss_mxfp4", "falcon_multi_query",
-                           "falcon_sequential", "olmoe_clipped", "mpt_clipped"}) {
+                           "falcon_sequential", "olmoe_clipped", "mpt_clipped", "lfm2_old"}) {
     check_decoder(name, load_pretrained<Gpt<float>>(kPretrained / name));
   }
 }
@@ -146,6 +146,25 @@ TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
   EXPECT_EQ(windows(), (std::vector<index_t>{-1, -1}));
   config.erase("sliding_window");
   EXPECT_EQ(windows(), (std::vector<index_t>{4095, 4095}));
+}
+
+TEST(Pretrained, PublishedKeysOfQwen3NextGiveTheSameOptions) {
+  const TempFolder folder;
+  const Path golden = kPretrained / "qwen3_next/config.json";
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(golden));
+  config.erase("layer_types");
+  config.erase("rope_parameters");
+  config.update({{"full_attention_interval", 3},
+                 {"partial_rotary_factor", 0.5},
+                 {"rope_theta", 10000.0},
+                 {"rope_scaling", nullptr},
+                 {"use_sliding_window", false}});
+  std::ofstream(folder.path() / "config.json") << config;
+  const GptOptions found = gpt_options_of(ConfigFile(folder.path() / "config.json")),
+                   expected = gpt_options_of(ConfigFile(golden));
+  EXPECT_EQ(found.mixers, expected.mixers);
+  EXPECT_EQ(found.layer.attention.rotary, expected.layer.attention.rotary);
+  EXPECT_EQ(found.layer.attention.rotary->dim, 4);
 }
 
 /// Copies a folder and adds tensors (rows, columns) to its file, or replaces those of equal size.
@@ -753,7 +772,7 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       "residual_dropout", "router_aux_loss_coef", "router_jitter_noise", "seq_classif_dropout",
       "summary_first_dropout", "summary_last_dropout", "apply_spec_augment", "mask_feature_length",
       "mask_feature_min_masks", "mask_feature_prob", "mask_time_length", "mask_time_min_masks",
-      "mask_time_prob",
+      "mask_time_prob", "block_mlp_init_scale", "block_use_xavier_init",
       // generation, tokens and labels
       "begin_suppress_tokens", "bos_token_id", "cls_token_id", "decoder_start_token_id",
       "eos_token_id", "forced_eos_token_id", "id2label", "label2id", "mask_token_id",
@@ -830,9 +849,15 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       return true;
     }
     // For layers without experts, which these models do not have.
-    if (key == "intermediate_size" && name.starts_with("qwen") && name.ends_with("_moe")) {
+    const bool is_qwen_moe = name.starts_with("qwen") && name.ends_with("_moe");
+    if (key == "intermediate_size" && (is_qwen_moe || name == "qwen3_next")) {
       return is_count;
     }
+    // Rounded up; the same set in another order.
+    if (key == "block_ff_dim" || (key == "intermediate_size" && name == "lfm2")) {
+      return other == 23 || other == 25;
+    }
+    if (key == "full_attn_idxs") return other == nlohmann::json({2, 0});
     // Only for initialisation: the file contains the trained weights.
     if (key == "sinusoidal_pos_embds") return other.is_boolean();
     // As in transformers: MPT has no position table; of Falcon, only the new architecture reads

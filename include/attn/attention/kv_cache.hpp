@@ -7,6 +7,7 @@
 
 #include "attn/attention/cache/cache_guard.hpp"
 #include "attn/attention/cache/kv_storage.hpp"
+#include "attn/attention/cache/recurrent_state.hpp"
 #include "attn/kernels/quantized/quantize_rows.hpp"
 #include "attn/kernels/rows/convert.hpp"
 
@@ -30,6 +31,10 @@ ATTN_NAMESPACE_BEGIN
 ///
 /// int8 rows: scale = max |x| / 127 for each token and head, value = x / scale rounded to nearest,
 /// ties to even. A row with a NaN or an infinity becomes NaN as a whole; other rows are unaffected.
+///
+/// A cache with state_size > 0 belongs to a recurrent layer. It holds the state after all positions
+/// and the state before the last advance(), so that it can be truncated to these two lengths or
+/// to 0.
 template <class T>
 class KvCache {
  public:
@@ -39,7 +44,10 @@ class KvCache {
 
   /// Throws ValueError for an option out of range.
   explicit KvCache(const KvCacheOptions& options)
-      : storage_(checked(options), options.element == DType::I8 ? index_t{sizeof(T)} : 0) {}
+      : storage_(detail::checked_cache<T>(options),
+                 options.element == DType::I8 ? index_t{sizeof(T)} : 0) {
+    if (options.state_size > 0) state_ = {options.batch, options.state_size};
+  }
 
   /// The effective options: head_dim_v and element are set.
   const KvCacheOptions& options() const { return storage_.options(); }
@@ -80,8 +88,19 @@ class KvCache {
     return scales(storage_.template last<T>(detail::KvRow::value_scale, size()));
   }
 
-  /// Memory of keys and values at full capacity, in bytes.
-  std::size_t bytes() const { return storage_.bytes(); }
+  /// Memory of keys and values at full capacity, or of states, in bytes.
+  std::size_t bytes() const { return storage_.bytes() + state_.bytes(); }
+
+  /// Appends n positions of a recurrent layer: state() becomes state_before(), and the caller
+  /// writes the new state() (batch, state_size). Throws ValueError for the reasons of extend().
+  void advance(index_t n) {
+    const index_t before = length();
+    storage_.make_room("KvCache::advance", n);
+    state_.advance(before);
+  }
+  TensorView2<Accumulator<T>> state() { return state_.now(); }
+  TensorView2<const Accumulator<T>> state() const { return state_.now(); }
+  TensorView2<const Accumulator<T>> state_before() const { return state_.before(); }
 
   /// Appends n positions for the caller to write: returns views (batch, num_kv_heads, n, dim),
   /// uninitialised and from now on part of keys() and values(). Throws ValueError if the cache
@@ -144,50 +163,36 @@ class KvCache {
   /// Removes the last n positions, for example tokens rejected by speculative decoding. Throws
   /// ValueError if fewer than n positions are held, or if the window would then lack keys already
   /// forgotten. Everything that the last extend() added can always be removed.
-  void truncate(index_t n) { storage_.truncate(n); }
+  void truncate(index_t n) {
+    if (n >= 0) state_.truncate_to("KvCache::truncate", length(), length() - n);
+    storage_.truncate(n);
+  }
 
   /// Removes the last positions until length() is `length`, by truncate().
-  void truncate_to(index_t length) { storage_.truncate_to(length); }
+  void truncate_to(index_t length) {
+    state_.truncate_to("KvCache::truncate_to", this->length(), length);
+    storage_.truncate_to(length);
+  }
+  /// Whether truncate_to() succeeds.
+  bool can_truncate_to(index_t length) const {
+    return storage_.can_truncate_to(length) && state_.can_truncate_to(this->length(), length);
+  }
 
   /// Removes all positions.
-  void clear() { storage_.clear(); }
+  void clear() {
+    state_.clear();
+    storage_.clear();
+  }
 
   /// Beam reordering: batch row b becomes a copy of the previous row rows(b), for every b; rows may
   /// repeat. Shape: rows (batch). Throws ShapeError, and ValueError for a row outside the batch.
   /// Rows with rows(b) = b are not touched.
-  void reorder(TensorView1<const index_t> rows) { storage_.reorder(rows); }
+  void reorder(TensorView1<const index_t> rows) {
+    storage_.reorder(rows);
+    state_.reorder(rows);
+  }
 
  private:
-  /// Checks the options and sets head_dim_v and element.
-  static KvCacheOptions checked(KvCacheOptions options) {
-    if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
-    if (!options.element) options.element = dtype_of<T>();
-    constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 2;
-    const auto check = [](std::string_view argument, index_t found, index_t lowest,
-                          index_t highest) {
-      if (found < lowest || found > highest) {
-        detail::throw_cache_range("KvCache", argument, lowest, highest, found);
-      }
-    };
-    check("batch", options.batch, 1, kMax);
-    check("num_kv_heads", options.num_kv_heads, 1, kMax);
-    check("capacity", options.capacity, 1, kMax);
-    check("head_dim", options.head_dim, 1, kMax / index_t{sizeof(T)});
-    check("head_dim_v", options.head_dim_v, 1, kMax / index_t{sizeof(T)});
-    check("window", options.window, 0, options.capacity - 1);
-    check_element(*options.element);
-    return options;
-  }
-
-  static void check_element(DType element) {
-    const bool is_known = detail::with_cache_element<T>(element, [](auto) {});
-    if (is_known) return;
-    throw ValueError(message("KvCache", "element",
-                             std::same_as<T, float> ? "be F32, BF16, F16 or I8"
-                                                    : "be " + std::string(name(dtype_of<T>())),
-                             name(element)));
-  }
-
   /// Throws DTypeError unless the cache stores elements of type E.
   template <class E>
   void check_shown(std::string_view function) const {
@@ -217,6 +222,7 @@ class KvCache {
   }
 
   detail::KvStorage storage_;
+  detail::RecurrentState<Accumulator<T>> state_;
 };
 
 ATTN_NAMESPACE_END

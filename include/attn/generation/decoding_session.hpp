@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <tuple>
 
 #include "attn/generation/generate.hpp"
@@ -96,9 +97,9 @@ class GptSession {
                                conversations);
   }
   /// The maximal number of tokens per row in the next step for which each token has, bit for bit,
-  /// the logits of a step of its own. It exceeds 1 because products, and attention on the decode
-  /// path, have the same bits for any number of rows. It is 1 if options mask or forget keys, or if
-  /// rotary angles depend on the length.
+  /// the logits of a step of its own and can be removed again. It exceeds 1 because products, and
+  /// attention on the decode path, have the same bits for any number of rows. It is 1 if options
+  /// mask or forget keys, if rotary angles depend on the length, or with recurrent layers.
   index_t max_decode_tokens() const {
     Mask mask = options_.mask;
     mask.causal = false;
@@ -107,6 +108,7 @@ class GptSession {
     if (hides || caches_[0].options().window > 0) return 1;
     index_t max_tokens = (std::max)(room(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
+      if (layer.is_recurrent()) return 1;  // the session cannot forget some of a step's tokens
       const std::optional<RotaryOptions>& rotary = layer.rotary();
       if (rotary && depends_on_length(rotary->scaling.kind)) return 1;
       if (layer.latent_attn) {
@@ -154,9 +156,19 @@ class GptSession {
     return room;
   }
   /// Removes all but the first `length` tokens. Throws ValueError for the reasons of
-  /// KvCache::truncate().
+  /// KvCache::truncate(), and then leaves the session unchanged.
   void truncate_to(index_t length) {
+    // A recurrent layer keeps fewer states than an attention layer keeps keys.
+    const auto limited = std::find_if(caches_.begin(), caches_.end(), [&](const auto& cache) {
+      return !cache.can_truncate_to(length);
+    });
+    if (limited != caches_.end()) limited->truncate_to(length);
     for (KvCache<T>& cache : caches_) cache.truncate_to(length);
+  }
+  /// Whether truncate_to() succeeds.
+  bool can_truncate_to(index_t length) const {
+    return std::all_of(caches_.begin(), caches_.end(),
+                       [&](const KvCache<T>& cache) { return cache.can_truncate_to(length); });
   }
 
  private:

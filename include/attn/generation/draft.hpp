@@ -64,10 +64,17 @@ template <class T>
 class DraftModel {
  public:
   /// The session, of one row, must outlive this draft, which keeps track of its tokens. Throws
-  /// ValueError for more rows, and for a session that already holds tokens.
+  /// ValueError for more rows, for a session that already holds tokens, and for a model with
+  /// recurrent layers, which cannot forget rejected tokens.
   explicit DraftModel(GptSession<T>& session) : session_(&session) {
     detail::check_generation("DraftModel", "the session's batch", session.batch(), 1, 1);
     detail::check_generation("DraftModel", "the session's length", session.length(), 0, 0);
+    for (const auto& layer : session.model().blocks.layers) {
+      if (!layer.is_recurrent()) continue;
+      throw ValueError(message("DraftModel", "the session's model",
+                               "have no recurrent layers, which cannot forget rejected tokens",
+                               "some"));
+    }
     logits_ = Tensor2<Accumulator<T>>({1, session.vocab_size()});
   }
   DraftModel(const DraftModel&) = delete;

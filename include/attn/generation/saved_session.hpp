@@ -1,4 +1,4 @@
-// save_session, load_session: a session's tokens, keys and values in a file.
+// save_session, load_session: a session's tokens, keys, values and states in a file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,6 +29,7 @@ Tensor2<Accumulator<T>> probe_logits(const GptSession<T>& session) {
 template <class E, class T, class F>
 void visit_cache(const KvCache<T>& cache, std::size_t layer, const F& f) {
   const std::string prefix = concat("layers.", layer, ".");
+  if (cache.options().state_size > 0) return f(prefix + "state", cache.state());
   f(prefix + "keys", cache.template keys<E>());
   f(prefix + "values", cache.template values<E>());
   if (!cache.key_scales()) return;
@@ -48,6 +49,7 @@ template <class T, class E>
 struct StoredCache {
   Tensor4<E> keys, values;
   Tensor3<T> key_scales, value_scales;
+  Tensor2<Accumulator<T>> state;  ///< of a recurrent layer, instead of keys and values
 
   StoredCache(const SafetensorsFile& file, std::size_t layer, const KvCacheOptions& o,
               index_t length) {
@@ -62,6 +64,10 @@ struct StoredCache {
       file.check<X>(name, shape);
       to = file.load<X, Rank>(name);
     };
+    if (o.state_size > 0) {
+      load("state", state, Shape<2>{1, o.state_size});
+      return;
+    }
     load("keys", keys, Shape<4>{1, o.num_kv_heads, length, o.head_dim});
     load("values", values, Shape<4>{1, o.num_kv_heads, length, o.head_dim_v});
     if (!std::same_as<E, std::int8_t>) return;
@@ -73,9 +79,9 @@ struct StoredCache {
 }  // namespace detail
 
 /// Saves a session of one row, which has processed the first session.length() of ids, as a
-/// safetensors file: these ids, keys and values as stored, and logits by which load_session()
-/// recognises the model. Throws ValueError for fewer ids, more rows, and a session that forgets
-/// keys; IoError if the file cannot be written, and then keeps the previous file.
+/// safetensors file: these ids, keys and values as stored, states, and logits by which
+/// load_session() recognises the model. Throws ValueError for fewer ids, more rows, and a session
+/// that forgets keys; IoError if the file cannot be written, and then keeps the previous file.
 template <class T>
 void save_session(const std::filesystem::path& path, const GptSession<T>& session,
                   std::span<const index_t> ids) {
@@ -137,6 +143,11 @@ std::vector<index_t> load_session(const std::filesystem::path& path, GptSession<
     session.clear();
     for (std::size_t n = 0; n < caches.size(); ++n) {
       const detail::StoredCache<T, E>& one = stored[n];
+      if (one.state) {
+        caches[n].advance(length);
+        copy(one.state.view(), caches[n].state());
+        continue;
+      }
       caches[n].append_stored(one.keys.view(), one.values.view(), one.key_scales.view(),
                               one.value_scales.view());
     }

@@ -51,7 +51,7 @@ class DecoderLayer {
  public:
   DecoderLayer() = default;
   /// options.attention.rotary and window apply to self-attention only. Throws ValueError for
-  /// norm_behind, parallel, shared_norm, residual_scale, experts and latent, which only
+  /// norm_behind, parallel, shared_norm, residual_scale, experts, latent and mixer, which only
   /// EncoderLayer implements.
   explicit DecoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
@@ -68,7 +68,8 @@ class DecoderLayer {
         {"shared_norm", options.shared_norm},
         {"residual_scale", options.residual_scale != 1},
         {"experts", options.experts.num_experts != 0},
-        {"latent", options.latent.kv_lora_rank != 0}};
+        {"latent", options.latent.kv_lora_rank != 0},
+        {"mixer", options.mixer != TokenMixer::attention}};
     for (const auto& [name, given] : of_encoders) {
       if (given)
         throw ValueError(message("DecoderLayer", name, "have its default", "another value"));

@@ -1,12 +1,21 @@
-// EncoderLayer: self-attention and feed-forward: PyTorch's nn.TransformerEncoderLayer.
+// EncoderLayer: self-attention or recurrence, and feed-forward: nn.TransformerEncoderLayer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/attention/latent_attention.hpp"
 #include "attn/layers/experts/mixture_of_experts.hpp"
+#include "attn/layers/recurrent/gated_delta.hpp"
+#include "attn/layers/recurrent/short_convolution.hpp"
 #include "attn/layers/sublayer.hpp"
 
 ATTN_NAMESPACE_BEGIN
+
+/// What mixes the tokens of a layer.
+enum class TokenMixer {
+  attention,          ///< multi-head or latent attention
+  short_convolution,  ///< see ShortConvolution; causal
+  gated_delta         ///< see GatedDelta; causal, without backward
+};
 
 /// PyTorch's options of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, followed by
 /// attn's own.
@@ -39,6 +48,9 @@ struct TransformerLayerOptions {
   /// embed_dim, num_heads and dropout, and takes rotary and scale from `attention`. Other options
   /// of `attention` that change results, such as softcap and window, must keep their defaults.
   LatentAttentionOptions latent = {};
+  TokenMixer mixer = TokenMixer::attention;  ///< instead of attention; of EncoderLayer
+  ShortConvolutionOptions convolution = {};  ///< of that mixer; the layer sets d_model
+  GatedDeltaOptions gated_delta = {};        ///< of that mixer; the layer sets d_model
 
   MultiHeadAttentionOptions attention_options() const {
     MultiHeadAttentionOptions result = attention;
@@ -55,6 +67,16 @@ struct TransformerLayerOptions {
     result.rotary = attention.rotary;
     result.scale = attention.scale;
     result.dropout = dropout;
+    return result;
+  }
+  ShortConvolutionOptions convolution_options() const {
+    ShortConvolutionOptions result = convolution;
+    result.d_model = d_model;
+    return result;
+  }
+  GatedDeltaOptions gated_delta_options() const {
+    GatedDeltaOptions result = gated_delta;
+    result.d_model = d_model;
     return result;
   }
   FeedForwardOptions feed_forward_options() const {
@@ -98,7 +120,11 @@ class EncoderLayer {
       refuse("residual_scale", post_norm ? "be 1 for post-norm" : "be finite",
              to_string(residual_scale));
     }
-    if (options.latent.kv_lora_rank != 0) {
+    if (options.mixer == TokenMixer::short_convolution) {
+      convolution = ShortConvolution<T>(options.convolution_options());
+    } else if (options.mixer == TokenMixer::gated_delta) {
+      gated_delta = GatedDelta<T>(options.gated_delta_options());
+    } else if (options.latent.kv_lora_rank != 0) {
       const MultiHeadAttentionOptions& o = options.attention;
       const std::pair<std::string_view, bool> unsupported[] = {
           {"add_bias_kv", o.add_bias_kv},
@@ -106,6 +132,7 @@ class EncoderLayer {
           {"output_projection", !o.output_projection},
           {"query_key_norm", o.query_key_norm.has_value()},
           {"clip_qkv", o.clip_qkv != 0},
+          {"output_gate", o.output_gate},
           {"softcap", o.softcap != 0},
           {"window", o.window != -1},
           {"sinks", o.sinks},
@@ -159,7 +186,12 @@ class EncoderLayer {
         attention_norms(), in, in, attended, execution,
         [&](const auto& from, const auto& residual, const auto& result) {
           self_call.residual = residual;
-          if (latent_attn) {
+          if (is_recurrent()) detail::check_recurrent_options(options, functors...);
+          if (convolution) {
+            convolution.forward(from, result, self_call, execution);
+          } else if (gated_delta) {
+            gated_delta.forward(from, result, self_call, execution);
+          } else if (latent_attn) {
             latent_attn.forward(from, result, options, self_call, functors...);
           } else {
             self_attn.forward(from, from, from, result, options, self_call, functors...);
@@ -188,12 +220,16 @@ class EncoderLayer {
             .scale = residual_scale};
   }
 
-  /// A cache for the layer's attention: see MultiHeadAttention::make_cache().
+  /// A cache for the layer's attention or state: see MultiHeadAttention::make_cache().
   KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0,
                         std::optional<DType> element = {}) const {
-    return latent_attn ? latent_attn.make_cache(batch, capacity, window, element)
-                       : self_attn.make_cache(batch, capacity, window, element);
+    return with_mixer(*this, [&](const auto& mixer) {
+      return mixer.make_cache(batch, capacity, window, element);
+    });
   }
+
+  /// Whether the layer has a state instead of keys and values.
+  bool is_recurrent() const { return convolution || gated_delta; }
 
   /// Shares the rotary table of `other`, whose attention is of the same kind.
   void share_rotary(const EncoderLayer& other) {
@@ -210,11 +246,7 @@ class EncoderLayer {
 
   /// See Linear::pack().
   void pack() {
-    if (latent_attn) {
-      latent_attn.pack();
-    } else {
-      self_attn.pack();
-    }
+    with_mixer(*this, [](auto& mixer) { mixer.pack(); });
     if (experts) {
       experts.pack();
     } else {
@@ -225,8 +257,11 @@ class EncoderLayer {
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  MultiHeadAttention<T> self_attn;  ///< without weights if there is latent attention
+  // Only the layer's own mixer has weights.
+  MultiHeadAttention<T> self_attn;
   LatentAttention<T> latent_attn;
+  ShortConvolution<T> convolution;
+  GatedDelta<T> gated_delta;
   FeedForward<T> feed_forward;  ///< without weights if there are experts
   MixtureOfExperts<T> experts;
   // Norms that the options exclude have no weight.
@@ -238,13 +273,20 @@ class EncoderLayer {
   double dropout = 0;  ///< in training
 
  private:
+  /// Calls f with the attention or recurrent layer that it has.
+  template <class Self, class F>
+  static auto with_mixer(Self& self, const F& f) {
+    if (self.convolution) return f(self.convolution);
+    if (self.gated_delta) return f(self.gated_delta);
+    return self.latent_attn ? f(self.latent_attn) : f(self.self_attn);
+  }
+
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
-    if (self.latent_attn) {
-      self.latent_attn.visit_parameters(f.under("self_attn."));
-    } else {
-      self.self_attn.visit_parameters(f.under("self_attn."));
-    }
+    const auto names = f.under(self.convolution   ? "short_conv."
+                               : self.gated_delta ? "linear_attn."
+                                                  : "self_attn.");
+    with_mixer(self, [&](auto& mixer) { mixer.visit_parameters(names); });
     if (self.experts) {
       self.experts.visit_parameters(f.under("moe."));
     } else {

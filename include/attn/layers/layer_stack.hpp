@@ -25,6 +25,9 @@ struct TransformerStackOptions {
   /// Rotary embedding per layer, instead of layer.attention.rotary: layer n uses entry n % size,
   /// which may be none.
   std::vector<std::optional<RotaryOptions>> rotary = {};
+  /// What mixes tokens per layer, instead of layer.mixer: layer n uses entry n % size. Recurrent
+  /// layers use no window and no rotary embedding.
+  std::vector<TokenMixer> mixers = {};
   /// Number of first layers with the ordinary feed-forward of `layer` instead of experts.
   index_t dense_layers = 0;
   /// Buckets of distances with a learned bias shared by all layers (T5): see t5_relative_bias(); 0:
@@ -50,7 +53,12 @@ class LayerStack {
     // Constructed one by one: copies would write the zeros of the first, which take no memory until
     // they are replaced.
     layers.reserve(static_cast<std::size_t>(count));
+    const auto mixer_of = [&](std::size_t n) {
+      return options.mixers.empty() ? o.mixer : options.mixers[n % options.mixers.size()];
+    };
+    const std::optional<RotaryOptions> no_rotary;
     const auto rotary_of = [&](std::size_t n) -> const std::optional<RotaryOptions>& {
+      if (mixer_of(n) != TokenMixer::attention) return no_rotary;
       return options.rotary.empty() ? o.attention.rotary
                                     : options.rotary[n % options.rotary.size()];
     };
@@ -58,10 +66,11 @@ class LayerStack {
       std::size_t first = 0;  // the first layer with these rotary options
       while (first < n && rotary_of(first) != rotary_of(n)) ++first;
       TransformerLayerOptions own = o;
+      own.mixer = mixer_of(n);
       own.attention.rotary = first == n ? rotary_of(n) : std::nullopt;
       if (static_cast<index_t>(n) < options.dense_layers) own.experts = {};
       layers.emplace_back(own);
-      if (first < n) layers.back().share_rotary(layers[first]);
+      if (first < n && rotary_of(n)) layers.back().share_rotary(layers[first]);
     }
     for (std::size_t n = 0; n < layers.size() && !options.windows.empty(); ++n) {
       layers[n].self_attn.set_window(options.windows[n % options.windows.size()]);

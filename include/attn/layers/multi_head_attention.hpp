@@ -226,8 +226,9 @@ class MultiHeadAttention {
     const auto made =
         projections_.project(query, key, value, appended_keys(), projected.data(), execution);
     if (o.query_key_norm) {
-      detail::norm_heads(q_norm_, made.q, execution);
-      if (call.append) detail::norm_heads(k_norm_, made.k.slice(1, 0, kv_len), execution);
+      const index_t gated = o.query_features() - o.head_dim;
+      detail::norm_heads(q_norm_, made.q, gated, execution);
+      if (call.append) detail::norm_heads(k_norm_, made.k.slice(1, 0, kv_len), 0, execution);
     }
     if (o.clip_qkv > 0) {
       detail::clip_heads(o.clip_qkv, made.q, execution);
@@ -238,7 +239,7 @@ class MultiHeadAttention {
     }
     detail::append_learned(made.k, kv_len, bias_k_.view());
     detail::append_learned(made.v, kv_len, bias_v_.view());
-    const TensorView4<T> q = split_heads(made.q, o.num_heads);
+    const TensorView4<T> q = detail::queries_of(o, made.q), gates = detail::gates_of(o, made.q);
     TensorView4<T> k, v;
     if (call.append) {
       k = split_heads(made.k, o.num_kv_heads);
@@ -293,6 +294,7 @@ class MultiHeadAttention {
       rotate(q, new_k, options.first_key, options, call);
       scaled_dot_product_attention(q, k, v, context_heads, options, functors...);
     }
+    if (gates) detail::gate_heads<T>(gates, context_heads, context_heads, execution);
     if (o.output_projection) {
       out_proj_.forward(context, out, Activation::none, call.residual, execution);
     } else if (call.residual) {

@@ -14,14 +14,33 @@ namespace detail {
 /// Backward of norm_heads(): x and d (batch, seq, width), d in place.
 template <class T>
 void backward_of_heads(const Norm<T>& norm, const TensorView3<T>& d,
-                       std::type_identity_t<TensorView3<const T>> x,
+                       std::type_identity_t<TensorView3<const T>> x, index_t gated,
                        Norm<Accumulator<T>>& gradients, const Execution& execution) {
   index_t begin = 0;
-  for_normed_parts(norm, d, [&](const TensorView3<T>& part) {
+  for_normed_parts(norm, d, gated, [&](const TensorView3<T>& part) {
     const index_t end = begin + part.extent(2);
     backward_of_norm<T, 3>(norm, part, x.slice(2, begin, end), part, gradients, {}, execution);
-    begin = end;
+    begin = end + gated;
   });
+}
+
+/// Backward of gate_heads() for its input x: d_x = d sigmoid(gate), d_gates = d x sigmoid'(gate).
+/// d_x may be d.
+template <class T>
+void gate_gradient(const TensorView4<const T>& gates, const TensorView4<const T>& x,
+                   const TensorView4<const T>& d, const TensorView4<T>& d_x,
+                   const TensorView4<T>& d_gates, const Execution& execution) {
+  for_gates(
+      gates, execution,
+      [n = gates.extent(3)](const T* gate, const T* from, const T* d_row, T* to, T* to_gate) {
+        using Acc = Accumulator<T>;
+        for (index_t i = 0; i < n; ++i) {
+          const Acc open = sigmoid(Acc{gate[i]}), change{d_row[i]};
+          to_gate[i] = static_cast<T>(change * Acc{from[i]} * open * (1 - open));
+          to[i] = static_cast<T>(change * open);
+        }
+      },
+      x, d, d_x, d_gates);
 }
 
 /// Backward of clip_heads() for its input x: d = 0, in place, where x was clamped.
@@ -86,8 +105,8 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
     heads.k = {memory + made.q.size(), made.k.shape()};
     copy(made.q, heads.q);
     copy(made.k, heads.k);
-    norm_heads(m.q_norm_, heads.q, execution);
-    norm_heads(m.k_norm_, heads.k.slice(1, 0, kv_len), execution);
+    norm_heads(m.q_norm_, heads.q, o.query_features() - o.head_dim, execution);
+    norm_heads(m.k_norm_, heads.k.slice(1, 0, kv_len), 0, execution);
   }
   if (o.clip_qkv > 0) {
     T* unclipped = saved.unclipped.make({1, 1, p.elements(batch, q_len, kv_len)}).data();
@@ -96,11 +115,12 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
       clip_heads(o.clip_qkv, part, execution);
     });
   }
-  const TensorView4<T> q = split_heads(heads.q, o.num_heads),
-                       k = split_heads(heads.k, o.num_kv_heads),
+  const TensorView4<T> q = queries_of(o, heads.q), k = split_heads(heads.k, o.num_kv_heads),
                        v = split_heads(heads.v, o.num_kv_heads);
   const bool projects = o.output_projection;
-  const TensorView3<T> context = saved.out_proj.x.make({batch, q_len, m.context_width()});
+  const Shape<3> context_shape{batch, q_len, m.context_width()};
+  const TensorView3<T> context = saved.out_proj.x.make(context_shape);
+  const TensorView3<T> ungated = o.output_gate ? saved.ungated.make(context_shape) : context;
   with_options(m, given, call.position_ids, batch, q_len, kv_len, saved, true,
                [&](AttentionOptions<Accumulator<T>> options, const auto& of_q, const auto& of_k) {
                  if (m.rotary_) {
@@ -119,9 +139,13 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
                    scale_queries(o.rotary->scaling, q, of_q, execution);
                  }
                  options.lse = saved.lse.make({batch, o.num_heads, q_len});
-                 scaled_dot_product_attention(q, k, v, split_heads(context, o.num_heads), options,
+                 scaled_dot_product_attention(q, k, v, split_heads(ungated, o.num_heads), options,
                                               functors...);
                });
+  if (o.output_gate) {
+    gate_heads<T>(gates_of(o, made.q), split_heads(ungated, o.num_heads),
+                  split_heads(context, o.num_heads), execution);
+  }
   if (projects) {
     attn::forward(m.out_proj_, context, out, saved.out_proj, call.residual, execution);
   } else if (call.residual) {
@@ -151,8 +175,8 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
   const bool joined = joins(m, saved.key_is_query && saved.value_is_key);
   Workspace& workspace = execution.scratch();
 
-  const TensorView3<T> context = saved.out_proj.x.view();
-  Scratch<T> context_memory(workspace, o.output_projection ? context.size() : 0);
+  const TensorView3<T> context = o.output_gate ? saved.ungated.view() : saved.out_proj.x.view();
+  Scratch<T> context_memory(workspace, o.output_projection || o.output_gate ? context.size() : 0);
   TensorView3<const T> d_context = d_out;
   if (o.output_projection) {
     const TensorView3<T> to(context_memory.data(), context.shape());
@@ -168,14 +192,21 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
   }
   Scratch<T> d_memory(workspace, p.elements(batch, q_len, keys));
   const Projected d = lay_out(m, joined, batch, q_len, keys, d_memory.data());
-  const TensorView4<T> d_q = split_heads(d.q, o.num_heads), d_k = split_heads(d.k, o.num_kv_heads),
+  if (o.output_gate) {
+    const TensorView3<T> to(context_memory.data(), context.shape());
+    gate_gradient<T>(gates_of(o, made.q), split_heads(context, o.num_heads),
+                     split_heads(d_context, o.num_heads), split_heads(to, o.num_heads),
+                     gates_of(o, d.q), execution);
+    d_context = to;
+  }
+  const TensorView4<T> d_q = queries_of(o, d.q), d_k = split_heads(d.k, o.num_kv_heads),
                        d_v = split_heads(d.v, o.num_kv_heads);
   const TensorView4<T> d_new_k = d_k.slice(2, 0, kv_len);
   with_options(
       m, given, position_ids, batch, q_len, kv_len, saved, false,
       [&](const AttentionOptions<Accumulator<T>>& options, const auto& of_q, const auto& of_k) {
         scaled_dot_product_attention_backward(
-            split_heads(d_context, o.num_heads), split_heads(heads.q, o.num_heads),
+            split_heads(d_context, o.num_heads), queries_of(o, heads.q),
             split_heads(heads.k, o.num_kv_heads), split_heads(heads.v, o.num_kv_heads),
             split_heads(context, o.num_heads), saved.lse.view(), d_q, d_k, d_v, options,
             {.d_sinks = given.sinks ? TensorView1<Accumulator<T>>() : gradients.sinks_.view(),
@@ -202,8 +233,9 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
     });
   }
   if (o.query_key_norm) {
-    backward_of_heads(m.q_norm_, d.q, made.q, gradients.q_norm_, execution);
-    backward_of_heads(m.k_norm_, d.k.slice(1, 0, kv_len), made.k.slice(1, 0, kv_len),
+    backward_of_heads(m.q_norm_, d.q, made.q, o.query_features() - o.head_dim, gradients.q_norm_,
+                      execution);
+    backward_of_heads(m.k_norm_, d.k.slice(1, 0, kv_len), made.k.slice(1, 0, kv_len), 0,
                       gradients.k_norm_, execution);
   }
   const auto add_appended = [&](const TensorView3<T>& from, Tensor3<Accumulator<T>>& to) {

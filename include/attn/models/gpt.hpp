@@ -27,6 +27,7 @@ struct GptOptions {
   double logit_softcap = 0;           ///< then logit = softcap tanh(logit / softcap); 0: none
   std::vector<index_t> windows = {};  ///< per layer: see TransformerStackOptions
   std::vector<std::optional<RotaryOptions>> rotary = {};  ///< see TransformerStackOptions
+  std::vector<TokenMixer> mixers = {};                    ///< see TransformerStackOptions
   index_t dense_layers = 0;                               ///< first layers without experts: see
                                                           ///< TransformerStackOptions
 
@@ -48,6 +49,7 @@ struct GptOptions {
             .norm = norm,
             .windows = windows,
             .rotary = rotary,
+            .mixers = mixers,
             .dense_layers = dense_layers};
   }
 };

@@ -28,10 +28,10 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 
 def draw(model):
     """Sets weights so that products keep their size; norms near 1 (or 0 if 1 is added to them), biases near 0."""
-    one_is_added = model.config.model_type.startswith(("gemma", "nemotron"))
+    one_is_added = model.config.model_type.startswith(("gemma", "nemotron", "qwen3_next"))
     for name, p in model.named_parameters():
         if p.dim() == 1 and "norm" in name.lower() + (".ln_" in name) * "norm" and name.endswith("weight"):
-            torch.nn.init.normal_(p, 0 if one_is_added else 1, 0.2)
+            torch.nn.init.normal_(p, 0 if one_is_added and "linear_attn" not in name else 1, 0.2)
         elif p.dim() <= 1:
             torch.nn.init.normal_(p, 0, 0.2)
         elif "emb" in name or "shared" in name or "wte" in name or "wpe" in name or "token" in name:
@@ -299,6 +299,35 @@ def deepseek():
         config._experts_implementation = "eager"
     decoder("deepseek_v2", hf.DeepseekV2ForCausalLM, v2, seed=81)
     decoder("deepseek_v3", hf.DeepseekV3ForCausalLM, v3, seed=82, change=correct)
+
+
+def old_lfm2(config):
+    """Keys of the files of 2025."""
+    kinds = config.pop("layer_types")
+    config.update(full_attn_idxs=[n for n, kind in enumerate(kinds) if kind != "conv"], block_ff_dim=config.pop("intermediate_size"),
+                  rope_theta=config.pop("rope_parameters")["rope_theta"], tie_embedding=config.pop("tie_word_embeddings"),
+                  block_dim=16, conv_dim=16, conv_dim_out=16, num_heads=4, block_norm_eps=config["norm_eps"],
+                  block_use_swiglu=True, use_pos_enc=True, block_mlp_init_scale=1.0, block_use_xavier_init=True)
+
+
+def lfm2():
+    sizes = SIZES | dict(num_hidden_layers=4, pad_token_id=0, block_multiple_of=8, block_ffn_dim_multiplier=1.2)
+    decoder("lfm2", hf.Lfm2ForCausalLM,
+            hf.Lfm2Config(**sizes, conv_bias=True, conv_L_cache=4,
+                          layer_types=["conv", "full_attention", "conv", "conv"]), seed=91)
+    decoder("lfm2_old", hf.Lfm2ForCausalLM, hf.Lfm2Config(**sizes, full_attn_idxs=[0, 2]), seed=92, edit=old_lfm2)
+
+
+def qwen3_next():
+    """Two value heads for each key head; the last layer has attention."""
+    config = hf.Qwen3NextConfig(**(SIZES | dict(num_hidden_layers=3)), head_dim=8, linear_conv_kernel_dim=3,
+                                linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
+                                linear_value_head_dim=5, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12,
+                                shared_expert_intermediate_size=20, attention_bias=True,
+                                rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+                                layer_types=["linear_attention", "linear_attention", "full_attention"])
+    config._experts_implementation = "eager"
+    decoder("qwen3_next", hf.Qwen3NextForCausalLM, config, seed=93)
 
 
 def gpt_oss_mxfp4():
@@ -674,6 +703,8 @@ def main():
     deepseek()
     ministral3()
     clipped()
+    lfm2()
+    qwen3_next()
     gpt_oss_mxfp4()
     encoders()
     encoders_of_2020_and_later()

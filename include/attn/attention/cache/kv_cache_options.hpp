@@ -1,8 +1,12 @@
-// KvCacheOptions: shape, window and element of a KV cache.
+// KvCacheOptions: shape, window and element of a KV cache, and their checks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+#include <limits>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "attn/core/element.hpp"
 #include "attn/core/shape.hpp"
@@ -23,6 +27,9 @@ struct KvCacheOptions {
   /// about a quarter of the memory, which limits decoding. Queries, products and softmax stay
   /// float. See docs/precision.md.
   std::optional<DType> element = {};
+  /// Numbers of a recurrent layer's state per row, which the cache then holds instead of keys and
+  /// values: see KvCache::advance(). They are not rounded to `element`.
+  index_t state_size = 0;
 };
 
 namespace detail {
@@ -36,6 +43,47 @@ bool with_cache_element(DType element, const F& f) {
   } else {
     return with_dtype<T>(element, f);
   }
+}
+
+[[noreturn]] ATTN_COLD inline void throw_cache_range(std::string_view function,
+                                                     std::string_view argument, index_t lowest,
+                                                     index_t highest, index_t found) {
+  throw ValueError(message(function, argument,
+                           "lie in " + std::to_string(lowest) + " .. " + std::to_string(highest),
+                           std::to_string(found)));
+}
+
+/// Checks the options and sets head_dim_v and element; with a state, there are no heads.
+template <class T>
+KvCacheOptions checked_cache(KvCacheOptions options) {
+  const bool has_state = options.state_size != 0;
+  if (has_state) options.num_kv_heads = options.head_dim = options.head_dim_v = 0;
+  if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
+  if (!options.element) options.element = dtype_of<T>();
+  constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 2;
+  const auto check = [](std::string_view argument, index_t found, index_t lowest, index_t highest) {
+    if (found < lowest || found > highest) {
+      throw_cache_range("KvCache", argument, lowest, highest, found);
+    }
+  };
+  check("batch", options.batch, 1, kMax);
+  check("capacity", options.capacity, 1, kMax);
+  if (has_state) {
+    check("state_size", options.state_size, 1, kMax / index_t{sizeof(T)} / options.batch);
+    check("window, with a state,", options.window, 0, 0);
+  } else {
+    check("num_kv_heads", options.num_kv_heads, 1, kMax);
+    check("head_dim", options.head_dim, 1, kMax / index_t{sizeof(T)});
+    check("head_dim_v", options.head_dim_v, 1, kMax / index_t{sizeof(T)});
+    check("window", options.window, 0, options.capacity - 1);
+  }
+  if (!with_cache_element<T>(*options.element, [](auto) {})) {
+    throw ValueError(message("KvCache", "element",
+                             std::same_as<T, float> ? "be F32, BF16, F16 or I8"
+                                                    : "be " + std::string(name(dtype_of<T>())),
+                             name(*options.element)));
+  }
+  return options;
 }
 
 }  // namespace detail

@@ -15,14 +15,6 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-[[noreturn]] ATTN_COLD inline void throw_cache_range(std::string_view function,
-                                                     std::string_view argument, index_t lowest,
-                                                     index_t highest, index_t found) {
-  throw ValueError(message(function, argument,
-                           "lie in " + std::to_string(lowest) + " .. " + std::to_string(highest),
-                           std::to_string(found)));
-}
-
 /// The kinds of rows of a cache. Only int8 has scales.
 enum class KvRow { key, value, key_scale, value_scale };
 
@@ -121,11 +113,15 @@ class KvStorage {
   }
 
   void truncate_to(index_t length) {
-    const index_t lowest = length_ - max_truncated();
-    if (length < lowest || length > length_) {
-      throw_cache_range("KvCache::truncate_to", "length", lowest, length_, length);
+    if (!can_truncate_to(length)) {
+      throw_cache_range("KvCache::truncate_to", "length", length_ - max_truncated(), length_,
+                        length);
     }
     truncate(length_ - length);
+  }
+
+  bool can_truncate_to(index_t length) const {
+    return length >= length_ - max_truncated() && length <= length_;
   }
 
   void clear() { begin_ = end_ = length_ = 0; }

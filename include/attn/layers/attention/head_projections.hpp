@@ -33,6 +33,9 @@ struct MultiHeadAttentionOptions {
   /// Clamps queries, keys and values of each token to [-clip_qkv, clip_qkv], after query_key_norm
   /// and before rotary, as in MPT, OLMo and DBRX; 0: none.
   double clip_qkv = 0;
+  /// The query projection gives each head its query and a gate of head_dim_v features: heads are
+  /// multiplied by sigmoid(gate) before the output projection, as in Qwen3-Next.
+  bool output_gate = false;
   double softcap = 0;   ///< of scores; the softcap of a call takes precedence
   index_t window = -1;  ///< sliding window before the query, combined with the mask; -1: none
   bool symmetric_window = false;  ///< the window also ends as far after the query
@@ -44,6 +47,9 @@ struct MultiHeadAttentionOptions {
   /// Names the input projections separately: q_proj_weight, q_proj_bias, ..
   bool separate_in_proj = false;
   double dropout = 0;  ///< of attention weights in training; calls have their own
+
+  /// Features that the query projection gives each head: its query, then its gate.
+  index_t query_features() const { return head_dim + (output_gate ? head_dim_v : 0); }
 };
 
 namespace detail {
@@ -66,8 +72,9 @@ class HeadProjections {
 
   /// `options` must have every default filled in.
   explicit HeadProjections(const MultiHeadAttentionOptions& o)
-      : ends_{o.num_heads * o.head_dim, (o.num_heads + o.num_kv_heads) * o.head_dim,
-              (o.num_heads + o.num_kv_heads) * o.head_dim + o.num_kv_heads * o.head_dim_v},
+      : ends_{o.num_heads * o.query_features(),
+              o.num_heads * o.query_features() + o.num_kv_heads * o.head_dim,
+              o.num_heads * o.query_features() + o.num_kv_heads * (o.head_dim + o.head_dim_v)},
         separate_names_(o.separate_in_proj) {
     if (o.kdim == o.embed_dim && o.vdim == o.embed_dim) {
       weight_ = Tensor2<T>::zero_pages({ends_[2], o.embed_dim});
@@ -80,7 +87,7 @@ class HeadProjections {
     if (o.in_proj_bias.value_or(o.bias)) bias_ = Tensor1<T>({ends_[2]});
   }
 
-  /// The features of all heads of q (0), k (1) or v (2).
+  /// The features of all heads of q (0), with their gates, k (1) or v (2).
   index_t width(int which) const { return end(which) - begin(which); }
 
   /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), however they are stored.

@@ -8,6 +8,8 @@
 
 #include "attn/attention/options.hpp"
 #include "attn/exec/row_ranges.hpp"
+#include "attn/layers/attention/head_projections.hpp"
+#include "attn/layers/attention/heads.hpp"
 #include "attn/layers/attention/multi_head_attention_call.hpp"
 #include "attn/layers/attention/rotary.hpp"
 #include "attn/layers/embedding/positions.hpp"
@@ -18,20 +20,67 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// Calls f(part) for the parts of x (batch, seq, width) that a norm of queries or keys normalises
-/// separately: the heads, each of as many features as the norm has, or all of x.
+/// separately: the heads, each of as many features as the norm has, or all of x. With `gated`,
+/// which is 0 or the features of a gate, such a gate is behind each part.
 template <class T, class F>
-void for_normed_parts(const Norm<std::remove_const_t<T>>& norm, const TensorView3<T>& x, F f) {
+void for_normed_parts(const Norm<std::remove_const_t<T>>& norm, const TensorView3<T>& x,
+                      index_t gated, F f) {
   const index_t features = norm.weight.extent(0);
-  for (index_t begin = 0; begin < x.extent(2); begin += features) {
+  for (index_t begin = 0; begin < x.extent(2); begin += features + gated) {
     f(x.slice(2, begin, begin + features));
   }
 }
 
-/// Normalises queries or keys (batch, seq, width) in place.
+/// Normalises queries or keys (batch, seq, width) in place, not their gates.
 template <class T>
-void norm_heads(const Norm<T>& norm, const TensorView3<T>& x, const Execution& execution) {
-  for_normed_parts(norm, x,
+void norm_heads(const Norm<T>& norm, const TensorView3<T>& x, index_t gated,
+                const Execution& execution) {
+  for_normed_parts(norm, x, gated,
                    [&](const TensorView3<T>& part) { norm.forward(part, part, execution); });
+}
+
+/// What the query projection gives, (batch, seq, num_heads * query_features()), as queries and
+/// gates of heads, (batch, num_heads, seq, head_dim) and (.., head_dim_v); without gates, none.
+template <class T>
+TensorView4<T> queries_of(const MultiHeadAttentionOptions& o, const TensorView3<T>& projected) {
+  return split_heads(projected, o.num_heads).slice(3, 0, o.head_dim);
+}
+template <class T>
+TensorView4<T> gates_of(const MultiHeadAttentionOptions& o, const TensorView3<T>& projected) {
+  if (!o.output_gate) return {};
+  return split_heads(projected, o.num_heads).slice(3, o.head_dim, o.query_features());
+}
+
+/// Calls f(gates, rows...), pointers to the head_dim_v features of a head and token, for each head
+/// and token of gates and tensors (batch, num_heads, seq, head_dim_v).
+template <class T, class F, class... Views>
+void for_gates(const TensorView4<T>& gates, const Execution& execution, const F& f,
+               const Views&... views) {
+  const index_t heads = gates.extent(1), seq = gates.extent(2);
+  for_rows(execution.threads(), gates.extent(0) * heads * seq, gates.extent(3), [&](index_t row) {
+    const Shape<4> at{row / (heads * seq), row / seq % heads, row % seq, 0};
+    f(gates.at_index(at), views.at_index(at)...);
+  });
+}
+
+template <class A>
+A sigmoid(A x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+/// heads = x sigmoid(gates), element by element; x may be `heads`.
+template <class T>
+void gate_heads(const TensorView4<const T>& gates, const TensorView4<const T>& x,
+                const TensorView4<T>& heads, const Execution& execution) {
+  for_gates(
+      gates, execution,
+      [n = gates.extent(3)](const T* gate, const T* from, T* to) {
+        using Acc = Accumulator<T>;
+        for (index_t i = 0; i < n; ++i) {
+          to[i] = static_cast<T>(Acc{from[i]} * sigmoid(Acc{gate[i]}));
+        }
+      },
+      x, heads);
 }
 
 /// Clamps queries, keys or values (batch, seq, width) in place; NaN stays NaN.

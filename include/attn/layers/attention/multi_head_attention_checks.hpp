@@ -42,6 +42,8 @@ inline MultiHeadAttentionOptions resolved_attention(MultiHeadAttentionOptions o)
     throw ValueError(message("MultiHeadAttention", "clip_qkv", "be finite and not negative",
                              attn::to_string(o.clip_qkv)));
   }
+  check(!o.output_gate || (o.clip_qkv == 0 && !o.query_key_norm_of_all_heads), "output_gate",
+        "be false with clip_qkv or query_key_norm_of_all_heads", 1);
   check(o.window >= -1, "window", "be at least -1", o.window);
   if (o.rotary) o.rotary = resolved_rotary(*std::move(o.rotary), o.head_dim);
   return o;

@@ -15,6 +15,7 @@ struct MultiHeadAttentionSaved {
   Saved<T, 3> projected;          ///< their projections, (1, 1, elements): queries, keys, values
   Saved<T, 3> normalized;         ///< with query_key_norm: q and k after it
   Saved<T, 3> unclipped;          ///< with clip_qkv: q, k and v before it, (1, 1, elements)
+  Saved<T, 3> ungated;            ///< with output_gate: the heads' outputs before it
   LinearSaved<T> out_proj;        ///< the heads' outputs
   Saved<Accumulator<T>, 3> lse;   ///< (batch, num_heads, q_len)
   Saved<Accumulator<T>, 4> mask;  ///< with appended keys: the mask over all keys
@@ -24,7 +25,7 @@ struct MultiHeadAttentionSaved {
 
   index_t bytes() const {
     return query.bytes() + key.bytes() + value.bytes() + projected.bytes() + normalized.bytes() +
-           unclipped.bytes() + out_proj.bytes() + lse.bytes() + mask.bytes();
+           unclipped.bytes() + ungated.bytes() + out_proj.bytes() + lse.bytes() + mask.bytes();
   }
 };
 

@@ -237,11 +237,12 @@ inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& f
 
 /// Throws ValueError if a config describes more parameters than its files have elements, before
 /// memory is allocated for them. Counts the weight matrices of the layers, of which the first
-/// `dense_layers` have no experts, and `rows` rows of d_model elements in tables.
+/// `dense_layers` have no experts and `recurrent_layers` no attention, and `rows` rows of d_model
+/// elements in tables.
 template <TensorFile File>
 void check_elements(const ConfigFile& config, const File& file,
                     const TransformerLayerOptions& layer, index_t num_layers, double rows,
-                    index_t dense_layers = 0) {
+                    index_t dense_layers = 0, index_t recurrent_layers = 0) {
   const auto number = [](index_t n) { return static_cast<double>(n); };
   const MultiHeadAttentionOptions& attention = layer.attention;
   const double dim = number(layer.d_model), heads = number(layer.nhead);
@@ -258,7 +259,8 @@ void check_elements(const ConfigFile& config, const File& file,
   const LatentAttentionOptions& latent = layer.latent;
   const double attention_rows = latent.kv_lora_rank > 0 ? heads * number(latent.head_dim_v)
                                                         : 2 * (heads + kv_heads) * head_dim;
-  const double expected = dim * (number(num_layers) * attention_rows + feed_forward_rows + rows);
+  const double with_attention = number(num_layers - recurrent_layers);
+  const double expected = dim * (with_attention * attention_rows + feed_forward_rows + rows);
   double found = 0;
   for (const std::string& name : file.names()) {
     double elements = 1;

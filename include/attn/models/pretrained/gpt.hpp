@@ -12,9 +12,11 @@
 #include "attn/models/pretrained/decoders/gpt_oss.hpp"
 #include "attn/models/pretrained/decoders/granite.hpp"
 #include "attn/models/pretrained/decoders/layer_norm_types.hpp"
+#include "attn/models/pretrained/decoders/lfm2.hpp"
 #include "attn/models/pretrained/decoders/llama.hpp"
 #include "attn/models/pretrained/decoders/olmo.hpp"
 #include "attn/models/pretrained/decoders/phi.hpp"
+#include "attn/models/pretrained/decoders/qwen3_next.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -23,7 +25,7 @@ namespace detail {
 inline constexpr std::span<const DecoderType> kDecoderTypes[] = {
     kLlamaTypes,  kGemmaTypes, kOlmoTypes,      kGraniteTypes, kCohereTypes,
     kGlmTypes,    kPhiTypes,   kLayerNormTypes, kExpertTypes,  kGptTypes,
-    kGptOssTypes, kAlibiTypes, kDeepseekTypes};
+    kGptOssTypes, kAlibiTypes, kDeepseekTypes,  kLfm2Types,    kQwen3NextTypes};
 
 /// The type of a folder. Throws ValueError if the table does not contain it.
 inline const DecoderType& decoder_type_of(const ConfigFile& config) {
@@ -72,6 +74,16 @@ inline LoadOptions gpt_names_of(const ConfigFile& config) {
 
 namespace detail {
 
+/// The number of layers without attention.
+inline index_t count_recurrent(const GptOptions& options) {
+  index_t count = 0;
+  for (std::size_t n = 0; n < static_cast<std::size_t>(options.num_layers); ++n) {
+    const auto& mixers = options.mixers;
+    count += !mixers.empty() && mixers[n % mixers.size()] != TokenMixer::attention;
+  }
+  return count;
+}
+
 template <class T>
 Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOptions& options) {
   const ConfigFile config(folder / "config.json");
@@ -92,7 +104,7 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
                       (learned ? number(gpt_options.max_positions) : 0);
   const ExpertsFile experts(file, type.fused);
   check_elements(config, experts, gpt_options.layer, gpt_options.num_layers, rows,
-                 gpt_options.dense_layers);
+                 gpt_options.dense_layers, count_recurrent(gpt_options));
   LoadOptions names = type.names(prefix, config);
   if (gpt_options.tied) {
     names = with_tied_table(std::move(names), file, "embedding.words.weight", {type.head});

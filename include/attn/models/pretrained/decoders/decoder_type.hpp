@@ -70,6 +70,7 @@ struct DecoderKeys {
   double default_norm_eps = 1e-6;
   std::string_view activation = "hidden_act";
   std::string activation_default = "silu";
+  std::string_view dim_feedforward = "intermediate_size";
   bool tied = false;     ///< default of tie_word_embeddings
   index_t head_dim = 0;  ///< default of head_dim; 0: hidden_size / num_attention_heads
   RotaryDefaults rotary = {};
@@ -93,7 +94,7 @@ inline GptOptions llama_style_options(const ConfigFile& config, const Pretrained
                      .tied = config.get<bool>("tie_word_embeddings", keys.tied)};
   options.layer = {.d_model = dim,
                    .nhead = heads,
-                   .dim_feedforward = config.count("intermediate_size"),
+                   .dim_feedforward = config.count(keys.dim_feedforward),
                    .dropout = 0,
                    .activation = activation_of(config, keys.activation, keys.activation_default),
                    .layer_norm_eps = config.get<double>(keys.norm_eps, keys.default_norm_eps),

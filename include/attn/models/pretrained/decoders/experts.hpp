@@ -48,13 +48,13 @@ inline GptOptions mixtral_options(const ConfigFile& config, const PretrainedOpti
 }
 
 /// Experts in every layer: decoder_sparse_step 1, no mlp_only_layers. The size of an ordinary
-/// feed-forward is then of no effect.
-inline MixtureOfExpertsOptions qwen_experts(const ConfigFile& config) {
+/// feed-forward is then of no effect. `normalize`: transformers' default of norm_topk_prob.
+inline MixtureOfExpertsOptions qwen_experts(const ConfigFile& config, bool normalize = false) {
   check_only<index_t>(config, "decoder_sparse_step", 1, "1");
   if (config.has("mlp_only_layers") && config.size("mlp_only_layers") > 0) {
     config.fail("mlp_only_layers", "be empty or missing", "some layers");
   }
-  return experts_of(config, "moe_intermediate_size", config.get<bool>("norm_topk_prob", false));
+  return experts_of(config, "moe_intermediate_size", config.get<bool>("norm_topk_prob", normalize));
 }
 
 inline GptOptions qwen2_moe_options(const ConfigFile& config, const PretrainedOptions& given) {

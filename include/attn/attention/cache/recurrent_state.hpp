@@ -1,0 +1,78 @@
+// RecurrentState: the numbers that a recurrent layer keeps between calls, after its last two steps.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Numbers (batch, size) after the last step and before it. A step writes into the memory of the
+/// state before the previous step, so that the last step can be taken back.
+template <class A>
+class RecurrentState {
+ public:
+  RecurrentState() = default;
+  RecurrentState(index_t batch, index_t size)
+      : now_(Tensor2<A>::zero_pages({batch, size})), before_(now_) {}
+
+  TensorView2<A> now() { return now_.view(); }
+  TensorView2<const A> now() const { return now_.view(); }
+  TensorView2<const A> before() const { return before_.view(); }
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(now_.size() + before_.size()) * sizeof(A);
+  }
+
+  /// Begins a step after `length` positions: now() becomes before(), and now() is to be written.
+  void advance(index_t length) {
+    std::swap(now_, before_);
+    length_before_ = length;
+  }
+
+  /// Whether the state after `to` of `length` positions is kept: after all of them, before the last
+  /// step, and of none. True without numbers.
+  bool can_truncate_to(index_t length, index_t to) const {
+    return now_.size() == 0 || to == length || to == length_before_ || to == 0;
+  }
+  /// Throws ValueError for a state that is not kept.
+  void truncate_to(std::string_view function, index_t length, index_t to) {
+    if (!can_truncate_to(length, to)) {
+      throw ValueError(message(function, "the remaining positions",
+                               "be those of a state that a recurrent layer keeps: all, those "
+                               "before the last step, or 0",
+                               std::to_string(to)));
+    }
+    if (to == length) return;
+    if (to == length_before_) std::swap(now_, before_);
+    length_before_ = 0;
+    if (to == 0) clear();
+  }
+  void clear() {
+    now_.fill(A{0});
+    length_before_ = 0;
+  }
+
+  /// See KvCache::reorder(); rows are checked.
+  void reorder(TensorView1<const index_t> rows) {
+    if (now_.size() == 0) return;
+    for (index_t b = 0; b < rows.extent(0); ++b) {
+      copy(std::as_const(now_).view().select(0, rows(b)), before_.view().select(0, b));
+    }
+    std::swap(now_, before_);
+    length_before_ = 0;
+  }
+
+ private:
+  Tensor2<A> now_, before_;
+  index_t length_before_ = 0;  ///< of before_; 0 if that is no state
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,91 @@
+// Calls of recurrent layers: their states in caches, and what of attention's options they refuse.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "attn/layers/attention/multi_head_attention_checks.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Throws ValueError for options of a stack's attention that change which tokens a token sees, or
+/// that ask for outputs: a recurrent layer sees all tokens before its own.
+template <class A, class... Functors>
+void check_recurrent_options(const AttentionOptions<A>& options, const Functors&...) {
+  const auto check = [](bool good, std::string_view argument, std::string_view expected) {
+    if (!good) {
+      throw ValueError(message("EncoderLayer", argument,
+                               std::string(expected).append(" with recurrent layers"), "another"));
+    }
+  };
+  check(sizeof...(Functors) == 0, "functors", "be none");
+  check(!has_extents(options), "options", "hold no tensor with an axis of rows, queries or keys");
+  Mask rest = options.mask;
+  rest.causal = false;
+  check(options.mask.causal && !rest.has_intervals(), "mask", "be causal() alone");
+  check(options.offset.kind == QueryOffset::Kind::bottom_right, "offset", "have its default");
+  check(options.first_key == 0, "first_key", "be 0");
+}
+
+/// Throws ShapeError or ValueError unless x (batch, seq, dim) and a call fit a recurrent layer with
+/// `state_size` numbers per row.
+template <class T>
+void check_recurrent_call(std::string_view function, index_t dim, index_t state_size,
+                          const Shape<3>& x, const Shape<3>& out,
+                          const MultiHeadAttentionCall<T>& call) {
+  const index_t batch = x[0];
+  check_shape(function, "x", "(batch, seq, d_model)", Shape<3>{batch, x[1], dim}, x);
+  check_shape(function, "out", x, out);
+  if (call.residual) check_shape(function, "residual", x, call.residual.shape());
+  const auto check = [function](bool good, std::string_view argument, std::string_view expected,
+                                std::string_view found) {
+    if (!good) throw ValueError(message(function, argument, expected, found));
+  };
+  check(call.append, "append", "be true", "false");
+  const auto check_cache = [&](const KvCache<T>& cache, index_t rows) {
+    check_shape(function, "cache", "(batch, state_size)", Shape<2>{rows, state_size},
+                Shape<2>{cache.options().batch, cache.options().state_size});
+  };
+  if (call.cache != nullptr) check_cache(*call.cache, batch);
+  if (call.row_caches.empty()) return;
+  check(call.cache == nullptr, "row_caches", "be none with a cache", "some");
+  check(std::ssize(call.row_caches) == batch, "row_caches",
+        "be one per batch row, " + std::to_string(batch), std::to_string(call.row_caches.size()));
+  for (auto cache = call.row_caches.begin(); cache != call.row_caches.end(); ++cache) {
+    check(*cache != nullptr && std::find(call.row_caches.begin(), cache, *cache) == cache,
+          "row_caches", "be a cache of its own for each batch row", "a repeated or null one");
+    check_cache(**cache, 1);
+  }
+}
+
+/// The states of the rows of one call.
+template <class T>
+class RowStates {
+ public:
+  /// Appends `seq` positions to the caches.
+  RowStates(const MultiHeadAttentionCall<T>& call, index_t seq) : call_(call) {
+    if (call.cache != nullptr) call.cache->advance(seq);
+    for (KvCache<T>* cache : call.row_caches) cache->advance(seq);
+  }
+
+  /// Row b's state before the call and, to be written, after it; empty without a cache.
+  TensorView1<const Accumulator<T>> before(index_t b) const {
+    if (call_.cache != nullptr) return call_.cache->state_before().select(0, b);
+    if (call_.row_caches.empty()) return {};
+    return call_.row_caches[static_cast<std::size_t>(b)]->state_before().select(0, 0);
+  }
+  TensorView1<Accumulator<T>> after(index_t b) const {
+    if (call_.cache != nullptr) return call_.cache->state().select(0, b);
+    if (call_.row_caches.empty()) return {};
+    return call_.row_caches[static_cast<std::size_t>(b)]->state().select(0, 0);
+  }
+
+ private:
+  const MultiHeadAttentionCall<T>& call_;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
