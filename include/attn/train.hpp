@@ -14,6 +14,7 @@
 #include "attn/kernels/losses/contrastive_loss.hpp"       // InfoNCE over cosines
 #include "attn/kernels/losses/cosine_loss.hpp"            // pairs that are to be alike or unlike
 #include "attn/attention/sdpa_backward.hpp"               // attention, from its output and lse
+#include "attn/attention/sdpa_jvp.hpp"                    // attention and its tangent
 #include "attn/layers/module/saved.hpp"                   // what forward saves
 #include "attn/layers/layer_stack_backward.hpp"           // Linear to Transformer
 #include "attn/layers/embedding/input_embedding_backward.hpp"
