@@ -171,7 +171,7 @@ void attention_jvp(const TensorView4<const E>& q, const TensorView4<const KV>& k
   } else if (tangents.batch_alibi_slopes) {
     problem.of_queries.alibi_slopes = tangents.batch_alibi_slopes;
   }
-  const Isa isa = options.execution.instruction_set();
+  [[maybe_unused]] const Isa isa = options.execution.instruction_set();
   (bind_derivatives(isa, functors, tangents.score_parameters, problem), ...);
   const auto more = [](const auto& view) { return static_cast<bool>(view); };
   if (!problem.score_derivative && std::ranges::any_of(tangents.score_parameters, more)) {
