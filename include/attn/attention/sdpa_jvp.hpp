@@ -13,15 +13,7 @@ namespace detail {
 /// Throws ValueError for outputs on request that have no tangent, and for int8 products.
 template <class T>
 void refuse_without_tangent(std::string_view function, const AttentionOptions<T>& options) {
-  const auto refuse = [&](std::string_view name, bool given) {
-    if (!given) return;
-    throw ValueError(message(function, name, "not be given, because it has no tangent", "one"));
-  };
-  refuse("weights", static_cast<bool>(options.weights));
-  refuse("average_weights", static_cast<bool>(options.average_weights));
-  refuse("column_sums", static_cast<bool>(options.column_sums));
-  refuse("scores", static_cast<bool>(options.scores));
-  refuse("max_logits", static_cast<bool>(options.max_logits));
+  refuse_requested_outputs(function, "not be given, because it has no tangent", options);
   if (options.precision.is_int8()) {
     throw ValueError(message(function, "precision", "be exact", "int8"));
   }

@@ -27,7 +27,8 @@ struct AttentionTangents {
   std::array<OptionView<const T, 4>, Mask::kMaxDense> bias = {};
   /// Of the parameters of a score_mod, in their order: (1) for a number, (num_heads) for a view.
   std::array<OptionView<const T, 1>, detail::kMaxScoreParameters> score_parameters = {};
-  /// Output: the tangent of lse, with its shape; 0 for fully masked queries.
+  /// Output: the tangent of options.lse, which must be given, of its shape; 0 for fully masked
+  /// queries.
   OptionView<T, 3> d_lse = {};
 };
 
