@@ -3,6 +3,8 @@
 
 #include <numeric>
 
+#include "attn/attention/sdpa_jvp.hpp"
+
 #include "report/work.hpp"
 
 namespace bench {
@@ -64,8 +66,13 @@ inline std::vector<Work> option_works() {
     attn::Tensor4<float> bias{{1, 1, kSeq, kSeq}};
     attn::Tensor1<float> slopes = alibi_slopes(kHeads);
     attn::Tensor1<index_t> half{{1}, {kSeq / 2}};
+    attn::Tensor4<float> d_q, d_k, d_v, out;  ///< tangents, and out of the call with them
   };
   const auto extras = std::make_shared<Extras>();
+  extras->d_q = random_tensor<float, 4>(in->q.shape(), 6);
+  extras->d_k = random_tensor<float, 4>(in->k.shape(), 7);
+  extras->d_v = random_tensor<float, 4>(in->v.shape(), 8);
+  extras->out = in->out;
   Random random(4);
   for (bool& x : extras->keep.elements()) x = random.below(10) > 0;
   for (float& x : extras->bias.elements()) x = random.number<float>();
@@ -100,6 +107,12 @@ inline std::vector<Work> option_works() {
            [](Options& o, const Extras&) {
              o.dropout = {0.1, 1};
            }),
+      cost_work("cost_jvp", in, 3 * flops,
+                [=](const attn::Execution& execution, attn::TensorView4<float> d_out) {
+                  attn::scaled_dot_product_attention_jvp(
+                      in->q, in->k, in->v, {.q = extras->d_q, .k = extras->d_k, .v = extras->d_v},
+                      extras->out, d_out, {.execution = execution});
+                }),
   };
 }
 
@@ -216,7 +229,7 @@ inline std::vector<Work> layout_works() {
 inline std::vector<Comparison> all_costs() {
   std::vector<Comparison> costs;
   for (const char* name : {"keep", "additive", "alibi", "softcap", "score_mod", "documents",
-                           "key_lengths", "dropout"}) {
+                           "key_lengths", "dropout", "jvp"}) {
     costs.push_back({std::string("cost_") + name, "cost_plain"});
   }
   costs.push_back({"cost_window", "cost_open"});
@@ -228,7 +241,7 @@ inline std::vector<Comparison> all_costs() {
 
 inline std::vector<Group> cost_groups() {
   return {{{"cost_plain", "cost_keep", "cost_additive", "cost_alibi", "cost_softcap",
-            "cost_score_mod", "cost_documents", "cost_key_lengths", "cost_dropout"},
+            "cost_score_mod", "cost_documents", "cost_key_lengths", "cost_dropout", "cost_jvp"},
            detail::option_works},
           {{"cost_open", "cost_window"}, detail::window_works},
           {{"cost_padded", "cost_packed"}, detail::packed_works},

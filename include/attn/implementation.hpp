@@ -12,6 +12,7 @@
 
 #include "attn/attention/forward/parts.hpp"
 #include "attn/attention/sdpa_backward.hpp"
+#include "attn/attention/sdpa_jvp.hpp"
 #include "attn/generation.hpp"
 #include "attn/kernels/losses/loss.hpp"
 #include "attn/kernels/quantized/quantized.hpp"
@@ -50,7 +51,8 @@
   ATTN_EXPORT_TABLE(Losses, T)              \
   ATTN_EXPORT_TABLE(Dropout, T)             \
   ATTN_EXPORT_TABLE(Optimizers, T)          \
-  ATTN_EXPORT_TABLE(AttentionBackward, T)
+  ATTN_EXPORT_TABLE(AttentionBackward, T)   \
+  ATTN_EXPORT_TABLE(AttentionTangents, T)
 
 #if defined(ATTN_IMPLEMENTATION_FLOAT)
 ATTN_EXPORT_TABLES(float)
@@ -76,6 +78,8 @@ ATTN_EXPORT_PAIR(Attention, attn::bfloat16, float)
 ATTN_EXPORT_PAIR(Attention, attn::float16, float)
 ATTN_EXPORT_PAIR(AttentionParts, attn::bfloat16, float)
 ATTN_EXPORT_PAIR(AttentionParts, attn::float16, float)
+ATTN_EXPORT_PAIR(AttentionTangents, attn::bfloat16, float)
+ATTN_EXPORT_PAIR(AttentionTangents, attn::float16, float)
 ATTN_EXPORT_PAIR(Attention, std::int8_t, float)
 ATTN_EXPORT_PAIR(RowQuantization, float, std::int8_t)
 

@@ -16,16 +16,8 @@ namespace detail {
 /// would silently lose its gradient.
 template <class T>
 void refuse_without_gradient(std::string_view function, const AttentionOptions<T>& options) {
-  const auto refuse = [&](std::string_view name, bool given) {
-    if (!given) return;
-    throw ValueError(
-        message(function, name, "not be given to backward, because it has no gradient", "one"));
-  };
-  refuse("weights", static_cast<bool>(options.weights));
-  refuse("average_weights", static_cast<bool>(options.average_weights));
-  refuse("column_sums", static_cast<bool>(options.column_sums));
-  refuse("scores", static_cast<bool>(options.scores));
-  refuse("max_logits", static_cast<bool>(options.max_logits));
+  refuse_requested_outputs(function, "not be given to backward, because it has no gradient",
+                           options);
 }
 
 /// `parameters`: the extent of each parameter of the score_mod.

@@ -46,6 +46,7 @@ struct Losses;
 struct Dropout;
 struct Optimizers;
 struct AttentionBackward;
+struct AttentionTangents;
 }  // namespace attn::family
 
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)

@@ -24,13 +24,13 @@ struct GptSaved {
 
 namespace detail {
 
-/// Backward of cap_logits(), whose result y is saved: d_out = scale (1 - (y / softcap)^2) d_logits.
+/// Backward and tangent of cap_logits(), whose result is y: d_out = scale (1 - (y / softcap)^2)
+/// d_logits. Without softcap y is not read.
 template <class T>
 void uncap_gradient(const GptOptions& options, const TensorView3<const T>& d_logits,
-                    const Saved<T, 3>& logits, const TensorView3<T>& d_out,
+                    const TensorView3<const T>& y, const TensorView3<T>& d_out,
                     const Execution& execution) {
   const T scale = static_cast<T>(options.logit_scale), cap = static_cast<T>(options.logit_softcap);
-  const TensorView3<const T> y = logits.view();
   const index_t seq = d_out.extent(1);
   for_rows(execution.threads(), d_out.extent(0) * seq, d_out.extent(2), [&](index_t row) {
     const index_t b = row / seq, i = row % seq;
@@ -87,7 +87,8 @@ void backward(const Gpt<T>& model, Input3<Accumulator<T>> d_logits, GptSaved<T>&
   Scratch<Logit> uncapped(execution.scratch(), changed ? d_logits.size() : 0);
   if (changed) {
     const TensorView3<Logit> d_uncapped(uncapped.data(), d_logits.shape());
-    detail::uncap_gradient<Logit>(model.options(), d_logits, saved.logits, d_uncapped, execution);
+    detail::uncap_gradient<Logit>(model.options(), d_logits, saved.logits.view(), d_uncapped,
+                                  execution);
     d_logits = d_uncapped;
   }
   backward(model.lm_head, d_logits, model.embedding.words.weight.view(), saved.lm_head, d,

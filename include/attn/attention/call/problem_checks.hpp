@@ -4,12 +4,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "attn/attention/call/gather_checks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// Throws ValueError ("NAME must EXPECTED") for outputs on request besides lse.
+template <class T>
+void refuse_requested_outputs(std::string_view function, std::string_view expected,
+                              const AttentionOptions<T>& options) {
+  const std::pair<std::string_view, bool> outputs[] = {
+      {"weights", static_cast<bool>(options.weights)},
+      {"average_weights", static_cast<bool>(options.average_weights)},
+      {"column_sums", static_cast<bool>(options.column_sums)},
+      {"scores", static_cast<bool>(options.scores)},
+      {"max_logits", static_cast<bool>(options.max_logits)}};
+  for (const auto& [name, given] : outputs) {
+    if (given) throw ValueError(message(function, name, expected, "one"));
+  }
+}
 
 /// Checks every argument except its element type. Throws ShapeError, DTypeError or ValueError.
 template <class T>

@@ -53,12 +53,11 @@ RowFunctor<T> derivative_of(Isa isa, const Mod<F>& functor) {
   }
 }
 
-/// Derivatives of the score functor with respect to the parameters whose gradient is in `wanted`;
-/// each takes a row of scores.
-template <class T, class F>
+/// Derivatives of the score functor with respect to the parameters whose gradient or tangent is in
+/// `wanted`; each takes a row of scores.
+template <class T, class F, class View>
 std::array<RowFunctor<T>, kMaxScoreParameters> parameter_derivatives_of(
-    Isa isa, const ScoreMod<F>& functor,
-    const std::array<TensorView1<T>, kMaxScoreParameters>& wanted) {
+    Isa isa, const ScoreMod<F>& functor, const std::array<View, kMaxScoreParameters>& wanted) {
   std::array<RowFunctor<T>, kMaxScoreParameters> result{};
   if constexpr (is_bound_score<F> && takes_dual<T, F>) {
     const auto add = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {

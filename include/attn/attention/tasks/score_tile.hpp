@@ -48,26 +48,36 @@ struct ScoreTile {
   T* key_scores(index_t x) const { return scores + x * stride + first_column(); }
 };
 
+/// The scores of row x of a tile for the keys of the tile that the row sees, possibly none.
+/// first_position: of key 0.
+template <class T>
+ScoreRow<T> seen_scores(const ScoreTile<T>& tile, index_t x, index_t first_position) {
+  const QueryRow<T>& row = tile.rows[x];
+  const index_t begin = std::clamp((std::max)(row.keys.begin, tile.keys.begin) - tile.first_key,
+                                   tile.columns.begin, tile.columns.end);
+  const index_t end =
+      std::clamp((std::min)(row.keys.end, tile.keys.end) - tile.first_key, begin, tile.columns.end);
+  const index_t first = tile.first_key + begin;
+  return {tile.b,
+          row.h,
+          row.i,
+          first,
+          first_position + first,
+          end - begin,
+          tile.scores + x * tile.stride + begin};
+}
+
 /// Turns scaled products into scores: applies options and functors up to `stage`, and sets -inf
 /// where a key is masked out. changes_scores: see changes_scores().
 template <class T>
 void mask_tile(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
                const ScoreTile<T>& tile, ScoreStage stage, bool changes_scores) {
-  const KeyRange columns = tile.columns;
   const index_t first_position = problem.lengths(tile.b).first_key;
   for (index_t x = 0; x < tile.num_rows; ++x) {
-    const QueryRow<T>& row = tile.rows[x];
-    T* s = tile.scores + x * tile.stride;
-    const index_t begin = std::clamp((std::max)(row.keys.begin, tile.keys.begin) - tile.first_key,
-                                     columns.begin, columns.end);
-    const index_t end =
-        std::clamp((std::min)(row.keys.end, tile.keys.end) - tile.first_key, begin, columns.end);
-    std::fill(s + columns.begin, s + begin, kMinusInf<T>);
-    std::fill(s + end, s + columns.end, kMinusInf<T>);
-    if (begin >= end || !changes_scores || stage == ScoreStage::scaled) continue;
-    const index_t first = tile.first_key + begin;
-    const ScoreRow<T> scores{tile.b,      row.h,    row.i, first, first_position + first,
-                             end - begin, s + begin};
+    const ScoreRow<T> scores = seen_scores(tile, x, first_position);
+    std::fill(tile.row_scores(x), scores.s, kMinusInf<T>);
+    std::fill(scores.s + scores.n, tile.row_scores(x) + tile.num_columns(), kMinusInf<T>);
+    if (scores.n == 0 || !changes_scores || stage == ScoreStage::scaled) continue;
     cap_row(problem, kernels, scores);
     if (stage == ScoreStage::masked) mask_row(problem, kernels, scores, tile.chunks);
   }

@@ -42,6 +42,9 @@ struct MultiHeadAttentionInputs {
 namespace detail {
 
 template <class T>
+struct DualView;
+
+template <class T>
 struct MultiHeadAttentionTraining {
   using Module = MultiHeadAttention<T>;
   using Gradients = MultiHeadAttention<Accumulator<T>>;
@@ -145,6 +148,13 @@ struct MultiHeadAttentionTraining {
                        MultiHeadAttentionSaved<T>& saved, const MultiHeadAttentionInputs<T>& inputs,
                        Gradients& gradients, const AttentionOptions<Accumulator<T>>& given,
                        TensorView2<const index_t> position_ids, const Functors&... functors);
+
+  template <class... Functors>
+  static void jvp(const Module& m, const Module& tangents, const DualView<const T>& query,
+                  const DualView<const T>& key, const DualView<const T>& value,
+                  const DualView<T>& out, const DualView<const T>& residual,
+                  const AttentionOptions<T>& given, TensorView2<const index_t> position_ids,
+                  const Functors&... functors);
 };
 
 }  // namespace detail

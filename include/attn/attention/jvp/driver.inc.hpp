@@ -1,0 +1,24 @@
+// Kernel text: attention with tangents.
+// SPDX-License-Identifier: Apache-2.0
+
+/// For keys and values of type In, queries and outputs of type In or T. Multiplies in T, because
+/// tangents of weights have any sign and size.
+template <class In, class T>
+inline void attention_jvp(const detail::JvpProblem<T>& problem, const Executor& executor,
+                          Workspace& workspace) {
+  const detail::RowKernels<T>& rows = TargetTable<detail::RowKernels<T>>::kTable;
+  const detail::ElementKernels<T>& own = ElementTable<T, T>::kTable;
+  const detail::ElementKernels<T>& in = ElementTable<T, In>::kTable;
+  detail::jvp_with<T>({rows,
+                       own,
+                       problem.forward.widens_queries() ? in : own,
+                       in,
+                       {rows.tile_rows, detail::make_path<detail::ExactPath<T>, T>}},
+                      kGradientKernels<T>, problem, executor, workspace);
+}
+
+template <class In, class T>
+struct TargetTable<detail::Backend<family::AttentionTangents, In, T>> {
+  static constexpr detail::Backend<family::AttentionTangents, In, T> kTable{
+      .jvp = detail::kKernel<attention_jvp<In, T>>};
+};

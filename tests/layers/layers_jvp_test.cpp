@@ -1,0 +1,196 @@
+// Tangents of layers against central differences and backward, with random options.
+#include <gtest/gtest.h>
+
+#include "attn/layers/jvp/encoder_jvp.hpp"
+#include "attn/layers/layer_stack_backward.hpp"
+
+#include "support/error_of.hpp"
+#include "support/tangent_check.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn_test {
+namespace {
+
+using Tokens = attn::Tensor3<double>;
+
+attn::MultiHeadAttentionOptions draw_attention(Random& random, attn::index_t heads) {
+  attn::MultiHeadAttentionOptions o;
+  o.num_heads = heads;
+  if (random.chance(0.4)) o.num_kv_heads = 2;
+  o.bias = random.chance(0.6);
+  o.head_dim = 4;
+  if (random.chance(0.3)) o.head_dim_v = 3;
+  if (random.chance(0.3))
+    o.query_key_norm = random.pick<attn::NormKind>({attn::NormKind::layer, attn::NormKind::rms});
+  o.query_key_norm_of_all_heads = random.chance(0.3);
+  if (random.chance(0.3)) o.clip_qkv = 0.8;
+  if (random.chance(0.3)) o.softcap = 2;
+  if (random.chance(0.3)) o.window = 3;
+  o.sinks = random.chance(0.3);
+  o.alibi = random.chance(0.3);
+  if (random.chance(0.4)) o.rotary = attn::RotaryOptions{.max_positions = 32};
+  return o;
+}
+
+/// Attention to another sequence, with keys and values of other widths and appended keys.
+TEST(LayersJvp, MultiHeadAttentionIsTheTransposeOfBackward) {
+  for (std::uint64_t n = 0; n < draws(24); ++n) {
+    Random random(n);
+    SCOPED_TRACE(random.trace());
+    attn::MultiHeadAttentionOptions o = draw_attention(random, 4);
+    o.embed_dim = 12;
+    if (random.chance(0.5)) o.kdim = 7, o.vdim = 9;
+    o.add_bias_kv = random.chance(0.3), o.add_zero_attn = random.chance(0.3);
+    o.output_projection = random.chance(0.7);
+    attn::MultiHeadAttention<double> layer(o);
+    draw_parameters(random, layer, 0.5);
+    auto tangents = attn::gradients_of(layer), gradients = attn::gradients_of(layer);
+    const attn::index_t q_len = 5, kv_len = 8;
+    auto query = random.tensor<double, 3>({2, q_len, 12}),
+         key = random.tensor<double, 3>({2, kv_len, layer.options().kdim}),
+         value = random.tensor<double, 3>({2, kv_len, layer.options().vdim});
+    const auto d_query = random.tensor<double, 3>(query.shape()),
+               d_key = random.tensor<double, 3>(key.shape()),
+               d_value = random.tensor<double, 3>(value.shape());
+    Tokens out({2, q_len, layer.out_dim()}), d_out(out.shape());
+    Direction direction;
+    direction.add(query, d_query), direction.add(key, d_key), direction.add(value, d_value);
+    direction.add_parameters(random, layer, tangents);
+    const attn::AttentionOptions<double> options{.mask = attn::causal()};
+    attn::jvp(layer, tangents, query, d_query, key, d_key, value, d_value, out, d_out, options);
+    EXPECT_EQ(unlike(out, layer(query, key, value, options)), "");
+
+    attn::MultiHeadAttentionSaved<double> saved;
+    Tokens y(out.shape()), g_query(query.shape()), g_key(key.shape()), g_value(value.shape());
+    const auto w = random.tensor<double, 3>(out.shape());
+    attn::forward(layer, query, key, value, y, saved, options);
+    attn::backward(layer, w, saved,
+                   {.d_query = g_query.view(), .d_key = g_key.view(), .d_value = g_value.view()},
+                   gradients, options);
+    const double forward = dot(d_out, w);
+    const double backward = dot(g_query, d_query) + dot(g_key, d_key) + dot(g_value, d_value) +
+                            dot_parameters(gradients, tangents);
+    EXPECT_NEAR(forward, backward, 1e-10 * (1 + std::abs(forward)));
+    if (o.clip_qkv == 0) {
+      expect_tangent(
+          direction, [&] { return layer(query, key, value, options); }, d_out, 1e-5);
+    }
+    if (HasFailure()) break;
+  }
+}
+
+attn::TransformerLayerOptions draw_layer(Random& random) {
+  attn::TransformerLayerOptions o;
+  o.d_model = 12, o.nhead = 4, o.dim_feedforward = 20, o.dropout = 0;
+  o.activation = random.pick<attn::Activation>(
+      {attn::Activation::gelu, attn::Activation::silu, attn::Activation::gelu_tanh});
+  o.norm_first = random.chance(0.6);
+  if (o.norm_first && random.chance(0.3)) {
+    o.parallel = true;
+    o.shared_norm = random.chance(0.5);
+  } else {
+    o.norm_behind = random.chance(0.3);
+  }
+  if (o.norm_first || o.norm_behind) o.residual_scale = random.pick<double>({1, 0.3});
+  o.bias = random.chance(0.6);
+  o.gated = random.chance(0.5);
+  o.norm = random.pick<attn::NormKind>({attn::NormKind::layer, attn::NormKind::rms});
+  o.attention = draw_attention(random, o.nhead);
+  return o;
+}
+
+/// Stacks of one or two layers: every placement of norms, and shared weights; x may be out.
+TEST(LayersJvp, EncoderIsTheTransposeOfBackward) {
+  for (std::uint64_t n = 100; n < 100 + draws(24); ++n) {
+    Random random(n);
+    SCOPED_TRACE(random.trace());
+    attn::TransformerStackOptions o{.num_layers = random.integer(0, 2),
+                                    .layer = draw_layer(random),
+                                    .norm = random.chance(0.5)};
+    if (o.num_layers == 2 && random.chance(0.3)) o.num_groups = 1;
+    attn::Encoder<double> stack(o);
+    draw_parameters(random, stack, 0.5);
+    auto tangents = attn::gradients_of(stack), gradients = attn::gradients_of(stack);
+    auto x = random.tensor<double, 3>({2, 6, 12});
+    const auto d_x = random.tensor<double, 3>(x.shape()), w = random.tensor<double, 3>(x.shape());
+    Direction direction;
+    direction.add(x, d_x);
+    direction.add_parameters(random, stack, tangents);
+    const attn::AttentionOptions<double> options{.mask = attn::causal()};
+    Tokens out(x.shape()), d_out(x.shape()), in_place = x, d_in_place = d_x;
+    attn::jvp(stack, tangents, x, d_x, out, d_out, options);
+    EXPECT_EQ(unlike(out, stack(x, options)), "");
+    attn::jvp(stack, tangents, in_place, d_in_place, in_place, d_in_place, options);
+    EXPECT_TRUE(std::ranges::equal(d_in_place.elements(), d_out.elements()));
+    attn::EncoderSaved<double> saved;
+    Tokens y(x.shape()), g_x(x.shape());
+    attn::forward(stack, x, y, saved, options);
+    attn::backward(stack, w, saved, g_x, gradients, options);
+    const double forward = dot(d_out, w);
+    EXPECT_NEAR(forward, dot(g_x, d_x) + dot_parameters(gradients, tangents),
+                1e-9 * (1 + std::abs(forward)));
+    if (HasFailure()) break;
+  }
+}
+
+TEST(LayersJvp, EncoderLayerAgreesWithCentralDifferences) {
+  for (std::uint64_t n = 200; n < 200 + draws(16); ++n) {
+    Random random(n);
+    SCOPED_TRACE(random.trace());
+    attn::TransformerLayerOptions o = draw_layer(random);
+    o.attention.clip_qkv = 0;  // not smooth
+    attn::EncoderLayer<double> layer(o);
+    draw_parameters(random, layer, 0.5);
+    auto tangents = attn::gradients_of(layer);
+    auto x = random.tensor<double, 3>({2, 6, 12});
+    const auto d_x = random.tensor<double, 3>(x.shape());
+    Direction direction;
+    direction.add(x, d_x);
+    direction.add_parameters(random, layer, tangents);
+    const attn::AttentionOptions<double> options{.mask = attn::causal()};
+    const auto bends = attn::score_mod([](auto s, int, int, int i, int j) {
+      using std::tanh;
+      return s + tanh(s) * 0.1 * (i - j);
+    });
+    Tokens out(x.shape()), d_out(x.shape());
+    attn::jvp(layer, tangents, x, d_x, out, d_out, options, {}, bends);
+    expect_tangent(
+        direction, [&] { return layer(x, options, {}, bends); }, d_out, 1e-5);
+    // Tangents without parameters: those of x alone.
+    const attn::EncoderLayer<double> none;
+    Direction of_x;
+    of_x.add(x, d_x);
+    attn::jvp(layer, none, x, d_x, out, d_out, options, {}, bends);
+    expect_tangent(
+        of_x, [&] { return layer(x, options, {}, bends); }, d_out, 1e-5);
+    if (HasFailure()) break;
+  }
+}
+
+TEST(LayersJvp, RefusesByName) {
+  attn::TransformerLayerOptions o{.d_model = 8, .nhead = 2, .dim_feedforward = 8};
+  Tokens x({1, 3, 8}), out(x.shape()), d_out(x.shape()), narrow({1, 3, 7});
+  const auto error = [&](const attn::TransformerStackOptions& options) {
+    const attn::Encoder<double> stack(options);
+    return error_of<attn::ValueError>(
+        [&] { attn::jvp(stack, attn::gradients_of(stack), x, x, out, d_out); });
+  };
+  o.experts = {.num_experts = 2, .experts_per_token = 1, .dim_feedforward = 4};
+  EXPECT_TRUE(contains(error({.num_layers = 1, .layer = o}), "experts must be none"));
+  o.experts = {};
+  EXPECT_TRUE(contains(error({.num_layers = 1, .layer = o, .relative_buckets = 8}),
+                       "relative_buckets must be 0"));
+  o.latent = {.kv_lora_rank = 4, .head_dim = 4, .rotary_dim = 4};
+  o.attention.rotary = attn::RotaryOptions{.max_positions = 8};
+  EXPECT_TRUE(contains(error({.num_layers = 1, .layer = o}), "latent attention must be none"));
+  o.latent = {};
+  o.attention.rotary = {};
+  const attn::Encoder<double> stack({.num_layers = 1, .layer = o});
+  EXPECT_TRUE(contains(error_of<attn::ValueError>([&] { attn::jvp(stack, {}, x, x, out, d_out); }),
+                       "tangents"));
+  EXPECT_TRUE(contains(
+      error_of<attn::ShapeError>([&] { attn::jvp(stack, stack, x, narrow, out, d_out); }), "d_x"));
+}
+
+}  // namespace
+}  // namespace attn_test
