@@ -13,6 +13,18 @@ if(ATTN_WERROR)
   add_compile_options(-Werror)
 endif()
 
+# Programs of the ranks of MPI are built where it is. Not under sanitizers: Open MPI leaks memory at exit, and local ranks
+# run the same code.
+set(attn_has_mpi OFF)
+if((ATTN_BUILD_TESTS OR ATTN_BUILD_EXAMPLES OR ATTN_BUILD_BENCHMARKS) AND NOT CMAKE_CROSSCOMPILING AND NOT ATTN_SANITIZE)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(attn_has_mpi ON)
+  elseif(ATTN_BUILD_TESTS)
+    message(WARNING "attn::mpi is not tested: MPI was not found (Debian: libopenmpi-dev)")
+  endif()
+endif()
+
 if(ATTN_SANITIZE)
   add_compile_options(-fsanitize=${ATTN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${ATTN_SANITIZE})

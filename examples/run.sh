@@ -9,7 +9,7 @@ Installs what is missing, compiles the examples and runs them. ATTN_BUILD_DIR na
 
   (nothing)  quickstart, tutorials, semantic_search, attention_map, chat: 90 to 150 seconds on two cores,
              175 MB of models to download, 45 MB in the build directory
-  all        these and the other examples, of which four train a model: about six minutes on two cores,
+  all        these and the other examples, of which five train a model: about six minutes on two cores,
              180 MB of models and texts to download, 250 MB in the build directory
 
 transcribe is not run: it needs the folder of a Whisper (docs/huggingface.md)."
@@ -34,6 +34,9 @@ jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 programs='quickstart tutorials semantic_search attention_map chat'
 if [ "${1-}" = all ]; then
   programs="$programs generate models logits classify_image quantize json_answer train_reverse finetune_search finetune_chat train_gpt"
+  if program mpicxx >/dev/null && program mpirun >/dev/null; then
+    programs="$programs train_gpt_mpi"
+  fi
 fi
 echo "$usage" | grep -A 1 "^  ${1:-(nothing)} "
 echo "             and what apt installs, if anything"
@@ -115,4 +118,14 @@ busy downloading sh examples/fetch_plays.sh
 
 step "train_gpt --seconds 20 --out $build/train_gpt.html"
 busy training "$build/examples/train_gpt" --seconds 20 --out "$build/train_gpt.html"
+case $programs in
+  *train_gpt_mpi)
+    step "mpirun -n 2 train_gpt_mpi --seconds 10: the same on two ranks"
+    # For root, and on fewer cores than ranks.
+    busy training env OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+      OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 \
+      mpirun -n 2 "$build/examples/train_gpt_mpi" --seconds 10
+    ;;
+  *) echo "train_gpt_mpi is left out: MPI was not found (Debian: libopenmpi-dev openmpi-bin)" ;;
+esac
 echo "Open $build/train_gpt.html in a browser: the losses, and samples of the training run."

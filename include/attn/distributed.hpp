@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// In layer order, the table of contents. Include attn/distributed/mpi.hpp separately: it alone
-// needs MPI.
+// In layer order, the table of contents. Included separately: attn/distributed/mpi.hpp, which alone
+// needs MPI, and attn/distributed/sharded_checkpoint.hpp, which needs a JSON parser.
 // clang-format off
 #include "attn/distributed/communicator.hpp"        // what attn needs of a group of processes
 #include "attn/distributed/local_ranks.hpp"         // ranks that are threads of one process
@@ -15,4 +15,5 @@
 #include "attn/distributed/head_exchange.hpp"       // exchanges tokens for heads
 #include "attn/distributed/context_attention_backward.hpp"
 #include "attn/distributed/gradient_tree.hpp"       // gradients of micro-batches, in a fixed order
+#include "attn/distributed/sharded_optimizer.hpp"   // a part of the state on each rank
 // clang-format on

@@ -1,4 +1,5 @@
-// Started by mpirun: tests MpiCommunicator, and context parallel attention against one process.
+// Started by mpirun: tests MpiCommunicator, and context parallel attention and training against one
+// process.
 #include "attn/distributed/mpi.hpp"
 
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "distributed/communicator_check.hpp"
 #include "distributed/context_draw.hpp"
+#include "distributed/data_parallel_run.hpp"
 
 int main(int argc, char**) {
   attn::MpiCommunicator world;
@@ -27,6 +29,10 @@ int main(int argc, char**) {
   }
   bool right = attn_test::exchanges_are_right(world);
   if (!right) std::cerr << "wrong messages on rank " << world.rank() << "\n";
+  if (!attn_test::trains_as_one_process(world)) {
+    std::cerr << "training has other bits on rank " << world.rank() << "\n";
+    right = false;
+  }
   const char* text = std::getenv("ATTN_TEST_DRAWS");
   const auto draws = text != nullptr ? std::strtoull(text, nullptr, 10) : 20;
   for (std::uint64_t draw = 5000; draw < 5000 + draws; ++draw) {

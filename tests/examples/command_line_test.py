@@ -11,7 +11,7 @@ from browser import Checks
 program = pathlib.Path(sys.argv[1]).resolve()
 checks = Checks(f"command line of {program.name}")
 TAKES_NOTHING = {"quickstart", "tutorials", "generate"}  # run without arguments
-WRITES = {"train_gpt": "--out", "finetune_chat": "--save"}  # write after minutes
+WRITES = {"train_gpt": "--out", "train_gpt_mpi": "--out", "finetune_chat": "--save"}  # write after minutes
 ODD = "a\x1b[2J\u202eb\u0085"  # clears the screen, reverses the line
 
 

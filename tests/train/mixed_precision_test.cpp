@@ -358,7 +358,8 @@ struct MixedRun {
 
   /// The gradients of the next batch.
   double gradient_step() {
-    return small_gradients(model, saved, gradients, parameters, batches, execution);
+    attn::clear_gradients(parameters);
+    return small_gradients(model, saved, gradients, batches.next(), {.execution = execution});
   }
 
   double step() {
@@ -456,24 +457,10 @@ struct ScaledRun : MixedRun<float16> {
 
   /// Trains SmallRun's task; returns the mean loss per target.
   double step() {
-    Tensor2<index_t> ids({4, 8});
-    Tensor1<index_t> targets({32});
-    index_t row = 0;
-    for (index_t example : batches.next()) {
-      for (index_t i = 0; i < 8; ++i) {
-        ids(row, i) = (example + i * i) % 11;
-        targets(8 * row + i) = (example + (i + 1) * (i + 1)) % 11;
-      }
-      ++row;
-    }
-    Tensor3<float> logits({4, 8, 11});
-    const attn::TensorView2<float> rows(logits.data(), {32, 11});
     attn::clear_gradients(parameters);
-    attn::forward(model, ids, logits, saved, {.execution = execution});
-    const double loss = attn::cross_entropy_backward(
-        rows, targets, rows,
+    const double loss = small_gradients(
+        model, saved, gradients, batches.next(),
         {.divisor = divisor, .gradient_scale = scale.factor(), .execution = execution});
-    attn::backward(model, logits, saved, gradients, {.execution = execution});
     const double once = 1 / scale.factor();
     if (scale.update(once * attn::gradient_norm(parameters))) {
       adam->step(0.01, execution, once);

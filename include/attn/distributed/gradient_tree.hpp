@@ -54,6 +54,20 @@ struct TreeStack {
   }
 };
 
+/// Adds the number and sizes of the parameters.
+template <class T>
+void add_sizes(AgreedFields& fields, const std::vector<TrainedParameter<T>>& parameters) {
+  std::vector<index_t> sizes;
+  index_t sum = 0;
+  for (const TrainedParameter<T>& parameter : parameters) {
+    sizes.push_back(parameter.size);
+    sum += parameter.size;
+  }
+  fields.add("the number of parameters", static_cast<index_t>(parameters.size()));
+  fields.add("the number of elements", sum);
+  fields.add("the sizes of the parameters", TensorView1<const index_t>(sizes));
+}
+
 }  // namespace detail
 
 /// Adds the gradients of micro-batches 0 .. count - 1 in a fixed binary tree: 0 + 1, 2 + 3, then
@@ -64,9 +78,9 @@ struct TreeStack {
 ///   GradientTree<float> tree(comm, parameters, 8);
 ///   for (index_t n = tree.micro_batches().begin; n < tree.micro_batches().end; ++n) {
 ///     ..forward and backward of micro-batch n..
-///     tree.add(n);
+///     tree.add(n, loss);
 ///   }
-///   tree.finish();
+///   loss = tree.finish();
 ///   optimizer.step(..);
 ///
 /// Scale each loss by 1 / count for the mean. Stores a copy of all gradients for each level of the
@@ -84,17 +98,13 @@ class GradientTree {
       if (count < 1) {
         throw ValueError(message("GradientTree", "count", "be at least 1", to_string(count)));
       }
-      std::vector<index_t> sizes;
       for (const TrainedParameter<T>& parameter : parameters) {
         gradients_.push_back({parameter.gradient, {parameter.size}});
-        sizes.push_back(parameter.size);
         size_ += parameter.size;
       }
       detail::AgreedFields fields;
       fields.add("count", count);
-      fields.add("the number of parameters", static_cast<index_t>(parameters.size()));
-      fields.add("the number of elements", size_);
-      fields.add("the sizes of the parameters", TensorView1<const index_t>(sizes));
+      detail::add_sizes(fields, parameters);
       return fields;
     });
     share_ = (size_ + communicator.size() - 1) / communicator.size();
@@ -104,9 +114,9 @@ class GradientTree {
   /// The micro-batches of this rank.
   IndexRange micro_batches() const { return micro_batches_of(communicator_.rank()); }
 
-  /// Takes over the gradients of micro-batch n and sets them to 0. Throws ValueError unless this
-  /// rank adds its micro-batches in order.
-  void add(index_t n) {
+  /// Takes over the gradients of micro-batch n, and its loss, and sets the gradients to 0. Throws
+  /// ValueError unless this rank adds its micro-batches in order.
+  void add(index_t n, double loss = 0) {
     if (n != next_ || n >= micro_batches().end) {
       throw ValueError(message("GradientTree::add", "n",
                                next_ < micro_batches().end
@@ -115,6 +125,7 @@ class GradientTree {
                                to_string(n)));
     }
     ++next_;
+    losses_.push_back(loss);
     // Padded with zeros, so that every rank has a share of the same size.
     auto sum = Buffer<T>::zeros(share_ * communicator_.size());
     T* to = sum.data();
@@ -125,10 +136,11 @@ class GradientTree {
     stack_.push({0, n}, std::move(sum), add_to);
   }
 
-  /// Sets the gradients of every rank to the sum over all micro-batches. Every rank calls it after
-  /// its last add(); the tree is then ready for the next step. Throws ValueError on every rank if a
-  /// micro-batch is missing on one; add it and call finish() again.
-  void finish() {
+  /// Sets the gradients of every rank to the sum over all micro-batches, and returns the sum of
+  /// their losses. Every rank calls it after its last add(); the tree is then ready for the next
+  /// step. Throws ValueError on every rank if a micro-batch is missing on one; add it and call
+  /// finish() again.
+  double finish() {
     detail::agree(communicator_, "GradientTree::finish", [&] {
       if (next_ != micro_batches().end) {
         throw ValueError(message("GradientTree::finish", "all micro-batches of this rank",
@@ -136,9 +148,15 @@ class GradientTree {
       }
       return detail::AgreedFields();
     });
-    detail::run_or_fail(communicator_, [&] { set_sums(); });
+    double loss = 0;
+    detail::run_or_fail(communicator_, [&] {
+      set_sums();
+      loss = sum_losses();
+    });
     stack_.entries.clear();
+    losses_.clear();
     next_ = micro_batches().begin;
+    return loss;
   }
 
  private:
@@ -173,6 +191,23 @@ class GradientTree {
     }
   }
 
+  /// In the order of micro-batches.
+  double sum_losses() {
+    const index_t ranks = communicator_.size(), most = (stack_.count + ranks - 1) / ranks;
+    std::vector<double> all(static_cast<std::size_t>(most * ranks));
+    losses_.resize(static_cast<std::size_t>(most));
+    communicator_.all_gather(std::as_bytes(std::span(losses_)),
+                             std::as_writable_bytes(std::span(all)));
+    double sum = 0;
+    for (index_t rank = 0; rank < ranks; ++rank) {
+      const IndexRange range = micro_batches_of(rank);
+      for (index_t n = 0; n < range.end - range.begin; ++n) {
+        sum += all[static_cast<std::size_t>(rank * most + n)];
+      }
+    }
+    return sum;
+  }
+
   /// This rank's share of the elements, added over all ranks.
   Buffer<T> add_share() {
     std::vector<std::unique_ptr<Request>> requests;
@@ -197,6 +232,7 @@ class GradientTree {
 
   Communicator& communicator_;
   std::vector<TensorView1<T>> gradients_;
+  std::vector<double> losses_;  ///< of this rank's micro-batches
   index_t size_ = 0, share_ = 0, next_ = 0;
   detail::TreeStack<Buffer<T>> stack_;
 };

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <numeric>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "attn/core/error.hpp"
@@ -74,5 +76,22 @@ class Batches {
   Position position_;
   std::vector<index_t> order_;
 };
+
+/// Micro-batch n of the `count` equal ones of a batch. Throws ValueError unless count divides the
+/// batch's size and n lies in 0 .. count - 1.
+inline std::span<const index_t> micro_batch(std::span<const index_t> batch, index_t n,
+                                            index_t count) {
+  if (count < 1 || std::ssize(batch) % count != 0) {
+    throw ValueError(message("micro_batch", "count",
+                             "divide the batch's size, " + std::to_string(std::ssize(batch)),
+                             std::to_string(count)));
+  }
+  if (n < 0 || n >= count) {
+    throw ValueError(
+        message("micro_batch", "n", "lie in 0 .. " + std::to_string(count - 1), std::to_string(n)));
+  }
+  const index_t size = std::ssize(batch) / count;
+  return batch.subspan(static_cast<std::size_t>(n * size), static_cast<std::size_t>(size));
+}
 
 ATTN_NAMESPACE_END

@@ -46,6 +46,8 @@ inline void check_not_negative(std::string_view function, std::string_view name,
 template <class T>
 class OptimizerState {
  public:
+  using Element = T;  ///< type of the parameters and states
+
   OptimizerState(std::string_view optimizer, std::vector<TrainedParameter<T>> parameters,
                  std::vector<ParameterGroup> groups, double weight_decay,
                  std::vector<std::string> state_names)
@@ -80,9 +82,16 @@ class OptimizerState {
   /// PyTorch's: blocks.norm.weight.exp_avg.
   template <class F>
   void visit_state(const F& f) {
+    each_state([&](std::size_t, const std::string& name, const auto& view) { f(name, view); });
+  }
+  /// Calls f(number of the parameter, name, view) for each state.
+  template <class F>
+  void each_state(const F& f) {
     for (std::size_t n = 0; n < states_.size(); ++n) {
-      if (states_[n].size() == 0) continue;
-      f(parameters_[n / names_.size()].name + "." + names_[n % names_.size()], states_[n].view());
+      const std::size_t parameter = n / names_.size();
+      if (group_of_[parameter] == nullptr) continue;
+      f(parameter, parameters_[parameter].name + "." + names_[n % names_.size()],
+        states_[n].view());
     }
   }
   void set_steps(index_t steps) { steps_ = steps; }
@@ -99,14 +108,14 @@ class OptimizerState {
     }
   }
 
- protected:
-  /// Checks before anything is written.
+  /// The checks of step(), before anything is written.
   void check_step(double learning_rate, double gradient_scale) const {
     check_not_negative(optimizer_, "step's learning_rate", learning_rate);
     check_number(std::isfinite(gradient_scale), optimizer_, "step's gradient_scale", "be finite",
                  gradient_scale);
   }
 
+ protected:
   /// Calls f(parameter, group, states), which updates the parameter, for each one that has a group.
   template <class F>
   void each(const Execution& execution, F f) {
@@ -138,6 +147,8 @@ class OptimizerState {
 template <class T>
 class Sgd : public detail::OptimizerState<T> {
  public:
+  using Options = SgdOptions;
+
   /// Refers to the parameters, which must not move. Throws ValueError for a negative momentum or
   /// decay, and for nesterov without momentum.
   explicit Sgd(std::vector<TrainedParameter<T>> parameters, const SgdOptions& options = {})
@@ -185,6 +196,8 @@ class Sgd : public detail::OptimizerState<T> {
 template <class T>
 class Adam : public detail::OptimizerState<T> {
  public:
+  using Options = AdamOptions;
+
   /// Refers to the parameters, which must not move. Throws ValueError for a beta outside [0, 1),
   /// and for a negative eps or decay.
   explicit Adam(std::vector<TrainedParameter<T>> parameters, const AdamOptions& options = {})

@@ -1,6 +1,7 @@
 // SmallRun: trains a GPT with some thousand parameters on generated sequences, step by step.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "attn/train.hpp"
@@ -19,28 +20,27 @@ inline attn::GptOptions small_gpt() {
           .max_positions = 8};
 }
 
-/// Trains on the next batch of generated ids: its loss and gradients.
+/// Adds the gradients of generated sequences; returns their loss.
 template <class T>
 double small_gradients(const attn::Gpt<T>& model, attn::GptSaved<T>& saved,
-                       attn::Gpt<float>& gradients,
-                       const std::vector<attn::TrainedParameter<float>>& parameters,
-                       attn::Batches& batches, const attn::Execution& execution) {
-  attn::Tensor2<attn::index_t> ids({4, 8});
-  attn::Tensor1<attn::index_t> targets({32});
+                       attn::Gpt<float>& gradients, std::span<const attn::index_t> examples,
+                       const attn::CrossEntropyOptions<float>& options) {
+  const attn::index_t batch = std::ssize(examples);
+  attn::Tensor2<attn::index_t> ids({batch, 8});
+  attn::Tensor1<attn::index_t> targets({8 * batch});
   attn::index_t row = 0;
-  for (attn::index_t example : batches.next()) {
+  for (attn::index_t example : examples) {
     for (attn::index_t i = 0; i < 8; ++i) {
       ids(row, i) = (example + i * i) % 11;
       targets(8 * row + i) = (example + (i + 1) * (i + 1)) % 11;
     }
     ++row;
   }
-  attn::Tensor3<float> logits({4, 8, 11});
-  const attn::TensorView2<float> rows(logits.data(), {32, 11});
-  attn::clear_gradients(parameters);
-  attn::forward(model, ids, logits, saved, {.execution = execution});
-  const double loss = attn::cross_entropy_backward(rows, targets, rows, {.execution = execution});
-  attn::backward(model, logits, saved, gradients, {.execution = execution});
+  attn::Tensor3<float> logits({batch, 8, 11});
+  const attn::TensorView2<float> rows(logits.data(), {8 * batch, 11});
+  attn::forward(model, ids, logits, saved, {.execution = options.execution});
+  const double loss = attn::cross_entropy_backward(rows, targets, rows, options);
+  attn::backward(model, logits, saved, gradients, {.execution = options.execution});
   return loss;
 }
 
@@ -61,7 +61,8 @@ struct SmallRun {
 
   /// The gradients of the next batch.
   double gradient_step() {
-    return small_gradients(model, saved, gradients, parameters, batches, execution);
+    attn::clear_gradients(parameters);
+    return small_gradients(model, saved, gradients, batches.next(), {.execution = execution});
   }
 
   double step() {

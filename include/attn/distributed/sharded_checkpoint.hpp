@@ -1,0 +1,123 @@
+// Checkpoints of a ShardedOptimizer, equal to those of one process.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attn/distributed/sharded_optimizer.hpp"
+#include "attn/train/checkpoint.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The whole state of an optimizer, on rank 0. What save_checkpoint() needs of an optimizer.
+template <class T>
+class GatheredState {
+ public:
+  /// All ranks construct it.
+  template <class Optimizer>
+  explicit GatheredState(ShardedOptimizer<Optimizer>& optimizer) : steps_(optimizer.steps()) {
+    Communicator& communicator = optimizer.communicator();
+    std::vector<std::unique_ptr<Request>> requests;
+    optimizer.visit_parts(
+        [&](const std::string& name, index_t size, const auto& part_of, const TensorView1<T>& own) {
+          if (communicator.rank() != 0) {
+            requests.push_back(communicator.send(0, std::as_bytes(elements(own, {0, own.size()}))));
+            return;
+          }
+          const auto& whole = states_.emplace_back(name, Tensor1<T>({size})).second.view();
+          std::copy_n(own.data(), own.size(), whole.data());
+          for (int rank = 1; rank < communicator.size(); ++rank) {
+            requests.push_back(
+                communicator.receive(rank, std::as_writable_bytes(elements(whole, part_of(rank)))));
+          }
+        });
+    for (const auto& request : requests) request->wait();
+  }
+
+  index_t steps() const { return steps_; }
+  template <class F>
+  void visit_state(const F& f) const {
+    for (const auto& [name, state] : states_) f(name, state.view());
+  }
+
+ private:
+  static std::span<T> elements(const TensorView1<T>& x, const IndexRange& range) {
+    return {x.data() + range.begin, static_cast<std::size_t>(range.end - range.begin)};
+  }
+
+  index_t steps_;
+  std::vector<std::pair<std::string, Tensor1<T>>> states_;
+};
+
+/// What load_checkpoint() needs of an optimizer, for this rank's part: one state at a time is read
+/// as a whole.
+template <class Optimizer>
+class LoadedParts {
+ public:
+  explicit LoadedParts(ShardedOptimizer<Optimizer>& optimizer) : optimizer_(optimizer) {}
+
+  /// f may write to the views.
+  template <class F>
+  void visit_state(const F& f) {
+    const int rank = optimizer_.communicator().rank();
+    optimizer_.visit_parts([&]<class T>(const std::string& name, index_t size, const auto& part_of,
+                                        const TensorView<T, 1>& own) {
+      Tensor1<T> whole({size});
+      T* const part = whole.data() + part_of(rank).begin;
+      std::copy_n(own.data(), own.size(), part);
+      f(name, whole.view());
+      std::copy_n(part, own.size(), own.data());
+    });
+  }
+  void set_steps(index_t steps) { optimizer_.set_steps(steps); }
+  void publish() { optimizer_.publish(); }
+
+ private:
+  ShardedOptimizer<Optimizer>& optimizer_;
+};
+
+}  // namespace detail
+
+/// All ranks call it; rank 0, which then stores the optimizer's whole state, writes the file. It is
+/// that of one process and loads on any number of ranks. If the file cannot be written, rank 0
+/// throws what save_safetensors() throws, and the others ValueError.
+template <class Model, class Optimizer>
+void save_checkpoint(const std::filesystem::path& path, const Model& model,
+                     ShardedOptimizer<Optimizer>& optimizer, const TrainingState& state) {
+  using State = detail::GatheredState<typename Optimizer::Element>;
+  Communicator& communicator = optimizer.communicator();
+  std::unique_ptr<State> whole;
+  detail::agree(communicator, "save_checkpoint", [&] {
+    detail::AgreedFields fields;
+    fields.add("state.step", state.step);
+    return fields;
+  });
+  detail::run_or_fail(communicator, [&] { whole = std::make_unique<State>(optimizer); });
+  detail::agree(communicator, "save_checkpoint", [&] {
+    if (communicator.rank() == 0) save_checkpoint(path, model, *whole, state);
+    return detail::AgreedFields();
+  });
+}
+
+/// All ranks call it; each reads the file, which must be the same. See the function of one process.
+/// If it throws on one rank, the others throw ValueError.
+template <class Model, class Optimizer>
+TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
+                              ShardedOptimizer<Optimizer>& optimizer) {
+  TrainingState state;
+  detail::agree(optimizer.communicator(), "load_checkpoint", [&] {
+    detail::LoadedParts<Optimizer> parts(optimizer);
+    state = load_checkpoint(path, model, parts);
+    detail::AgreedFields fields;
+    fields.add("the file's step", state.step);
+    return fields;
+  });
+  return state;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,183 @@
+// Training on any number of ranks has the bits and checkpoints of one process.
+#include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
+
+#include <gtest/gtest.h>
+
+#include "distributed/data_parallel_run.hpp"
+#include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
+#include "support/random.hpp"
+
+namespace attn_test {
+namespace {
+
+using attn::Communicator, attn::index_t, attn::ShardedOptimizer;
+using namespace std::chrono_literals;
+using Alone = DataParallelRun<attn::Adam<float>>;
+using Together = DataParallelRun<ShardedOptimizer<attn::Adam<float>>>;
+
+TEST(DistributedTraining, HasTheBitsOfOneProcess) {
+  for (int ranks : {1, 2, 3, 4, 7}) {
+    SCOPED_TRACE(ranks);
+    attn::run_local_ranks(
+        ranks, [](Communicator& comm) { EXPECT_TRUE(trains_as_one_process(comm)); }, 60s);
+  }
+}
+
+TEST(DistributedTraining, SkipsStepsAndClipsAsTheTestExpects) {
+  Alone alone;
+  double norm = 0;
+  for (int n = 0; n < 6; ++n) {
+    step_alone(alone);
+    norm = std::max(norm, attn::gradient_norm(alone.parameters) / alone.scale.factor());
+  }
+  EXPECT_GT(alone.adam.steps(), 0);
+  EXPECT_LT(alone.adam.steps(), 6);
+  EXPECT_GT(norm, 0.5);
+}
+
+TEST(DistributedTraining, ACheckpointIsThatOfOneProcessAndLoadsOnOtherRanks) {
+  const TempFolder folder;
+  Alone alone;
+  for (int n = 0; n < 4; ++n) step_alone(alone);
+  alone.save(folder / "alone");
+  for (int n = 0; n < 3; ++n) step_alone(alone);
+  for (const auto& [before, after] : {std::pair{2, 3}, {3, 1}, {1, 7}}) {
+    SCOPED_TRACE(std::to_string(before) + " ranks, then " + std::to_string(after));
+    attn::run_local_ranks(
+        before,
+        [&](Communicator& comm) {
+          Together run(comm);
+          attn::GradientTree<float> tree(comm, run.parameters, kMicroBatches);
+          for (int n = 0; n < 4; ++n) step_together(run, tree);
+          run.save(folder / "together");
+        },
+        60s);
+    EXPECT_EQ(folder.read("together"), folder.read("alone"));
+    attn::run_local_ranks(
+        after,
+        [&](Communicator& comm) {
+          Together run(comm);
+          run.load(folder / "together");
+          attn::GradientTree<float> tree(comm, run.parameters, kMicroBatches);
+          for (int n = 0; n < 3; ++n) step_together(run, tree);
+          EXPECT_EQ(run.bits(), alone.bits());
+        },
+        60s);
+  }
+}
+
+/// Random parameters and gradients of the sizes 7, 1, 130 and 20,000.
+template <class T>
+struct DrawnParameters {
+  std::vector<T> values, gradients;
+  std::vector<attn::TrainedParameter<T>> parameters;
+
+  DrawnParameters() : values(20138), gradients(20138) {
+    Random random(3);
+    for (T& x : values) x = static_cast<T>(random.normal());
+    for (T& x : gradients) x = static_cast<T>(random.normal());
+    index_t at = 0;
+    for (const index_t size : {7, 1, 130, 20000}) {
+      parameters.push_back({.name = "weight" + std::to_string(size),
+                            .value = values.data() + at,
+                            .gradient = gradients.data() + at,
+                            .size = size});
+      at += size;
+    }
+  }
+};
+
+template <class Optimizer>
+void expect_same_steps(const typename Optimizer::Options& options) {
+  using Drawn = DrawnParameters<typename Optimizer::Element>;
+  Drawn alone;
+  Optimizer optimizer(alone.parameters, options);
+  for (int n = 0; n < 3; ++n) optimizer.step(0.1, {}, 0.5);
+  for (int ranks : {1, 2, 3, 4, 7}) {
+    SCOPED_TRACE(ranks);
+    attn::run_local_ranks(
+        ranks,
+        [&](Communicator& comm) {
+          Drawn drawn;
+          ShardedOptimizer<Optimizer> sharded(comm, drawn.parameters, options);
+          index_t stored = 0;
+          sharded.visit_parts(
+              [&](const auto&, index_t, const auto&, const auto& own) { stored += own.size(); });
+          EXPECT_LE(stored, (2 * 20138) / ranks + 2);
+          for (int n = 0; n < 3; ++n) sharded.step(0.1, {}, 0.5);
+          EXPECT_EQ(drawn.values, alone.values);
+        },
+        60s);
+  }
+}
+
+TEST(DistributedTraining, EachOptimizerHasTheBitsOfOneProcess) {
+  expect_same_steps<attn::Adam<float>>({.weight_decay = 0.1});
+  expect_same_steps<attn::Adam<double>>({.weight_decay = 0.1, .decoupled = true});
+  expect_same_steps<attn::Sgd<float>>({.momentum = 0.9, .nesterov = true, .weight_decay = 0.1});
+  expect_same_steps<attn::Sgd<double>>({});
+}
+
+TEST(DistributedTraining, RefusesWhatDiffersBetweenRanks) {
+  attn::run_local_ranks(
+      2,
+      [](Communicator& comm) {
+        DrawnParameters<float> drawn;
+        const auto before = drawn.values;
+        ShardedOptimizer<attn::Sgd<float>> sharded(comm, drawn.parameters);
+        EXPECT_EQ(error_of<attn::ValueError>([&] { sharded.step(comm.rank() + 0.5); }),
+                  "[ShardedOptimizer::step] learning_rate must be the same on every rank; found "
+                  "another on rank 1 than on rank 0.");
+        EXPECT_EQ(error_of<attn::ValueError>([&] { sharded.step(-1); }),
+                  "[Sgd] step's learning_rate must be finite and at least 0; found -1.000000.");
+        EXPECT_EQ(drawn.values, before);
+        EXPECT_EQ(
+            error_of<attn::ValueError>([&] {
+              const attn::SgdOptions options{.momentum = 0.5 * comm.rank()};
+              ShardedOptimizer<attn::Sgd<float>>(comm, drawn.parameters, options);
+            }),
+            "[ShardedOptimizer] the number of states must be the same on every rank; found 0 on "
+            "rank 0, 4 on rank 1.");
+      },
+      60s);
+}
+
+TEST(DistributedTraining, AFileThatOneRankCannotUseIsAnErrorOnAll) {
+  const TempFolder folder;
+  attn::run_local_ranks(
+      2,
+      [&](Communicator& comm) {
+        Together run(comm);
+        const auto error = [&](const auto& f) -> std::string {
+          try {
+            f();
+          } catch (const std::exception& e) {
+            return e.what();
+          }
+          return "none";
+        };
+        const std::string saving = error([&] { run.save("/nonexistent/file"); });
+        EXPECT_NE(saving.find("/nonexistent/file"), std::string::npos) << saving;
+        EXPECT_EQ(saving.starts_with("[save_checkpoint] rank 0: "), comm.rank() == 1) << saving;
+        run.save(folder / "file");
+        const std::string loading =
+            error([&] { run.load(folder / (comm.rank() == 0 ? "file" : "missing")); });
+        EXPECT_NE(loading.find("missing"), std::string::npos) << loading;
+        EXPECT_EQ(loading.starts_with("[load_checkpoint] rank 1: "), comm.rank() == 0) << loading;
+      },
+      60s);
+}
+
+TEST(MicroBatch, IsAPartOfABatch) {
+  const std::vector<index_t> batch{5, 3, 8, 1, 9, 2};
+  const auto part = attn::micro_batch(batch, 1, 3);
+  EXPECT_EQ(std::vector<index_t>(part.begin(), part.end()), (std::vector<index_t>{8, 1}));
+  EXPECT_EQ(error_of<attn::ValueError>([&] { attn::micro_batch(batch, 0, 4); }),
+            "[micro_batch] count must divide the batch's size, 6; found 4.");
+  EXPECT_EQ(error_of<attn::ValueError>([&] { attn::micro_batch(batch, 3, 3); }),
+            "[micro_batch] n must lie in 0 .. 2; found 3.");
+}
+
+}  // namespace
+}  // namespace attn_test
