@@ -11,7 +11,7 @@
 namespace attn_test {
 namespace {
 
-using Tokens = attn::Tensor3<double>;
+using TokenFeatures = attn::Tensor3<double>;
 
 attn::MultiHeadAttentionOptions draw_attention(Random& random, attn::index_t heads) {
   attn::MultiHeadAttentionOptions o;
@@ -52,7 +52,7 @@ TEST(LayersJvp, MultiHeadAttentionIsTheTransposeOfBackward) {
     const auto d_query = random.tensor<double, 3>(query.shape()),
                d_key = random.tensor<double, 3>(key.shape()),
                d_value = random.tensor<double, 3>(value.shape());
-    Tokens out({2, q_len, layer.out_dim()}), d_out(out.shape());
+    TokenFeatures out({2, q_len, layer.out_dim()}), d_out(out.shape());
     Direction direction;
     direction.add(query, d_query), direction.add(key, d_key), direction.add(value, d_value);
     direction.add_parameters(random, layer, tangents);
@@ -61,7 +61,8 @@ TEST(LayersJvp, MultiHeadAttentionIsTheTransposeOfBackward) {
     EXPECT_EQ(unlike(out, layer(query, key, value, options)), "");
 
     attn::MultiHeadAttentionSaved<double> saved;
-    Tokens y(out.shape()), g_query(query.shape()), g_key(key.shape()), g_value(value.shape());
+    TokenFeatures y(out.shape()), g_query(query.shape()), g_key(key.shape()),
+        g_value(value.shape());
     const auto w = random.tensor<double, 3>(out.shape());
     attn::forward(layer, query, key, value, y, saved, options);
     attn::backward(layer, w, saved,
@@ -117,13 +118,13 @@ TEST(LayersJvp, EncoderIsTheTransposeOfBackward) {
     direction.add(x, d_x);
     direction.add_parameters(random, stack, tangents);
     const attn::AttentionOptions<double> options{.mask = attn::causal()};
-    Tokens out(x.shape()), d_out(x.shape()), in_place = x, d_in_place = d_x;
+    TokenFeatures out(x.shape()), d_out(x.shape()), in_place = x, d_in_place = d_x;
     attn::jvp(stack, tangents, x, d_x, out, d_out, options);
     EXPECT_EQ(unlike(out, stack(x, options)), "");
     attn::jvp(stack, tangents, in_place, d_in_place, in_place, d_in_place, options);
     EXPECT_TRUE(std::ranges::equal(d_in_place.elements(), d_out.elements()));
     attn::EncoderSaved<double> saved;
-    Tokens y(x.shape()), g_x(x.shape());
+    TokenFeatures y(x.shape()), g_x(x.shape());
     attn::forward(stack, x, y, saved, options);
     attn::backward(stack, w, saved, g_x, gradients, options);
     const double forward = dot(d_out, w);
@@ -152,7 +153,7 @@ TEST(LayersJvp, EncoderLayerAgreesWithCentralDifferences) {
       using std::tanh;
       return s + tanh(s) * 0.1 * (i - j);
     });
-    Tokens out(x.shape()), d_out(x.shape());
+    TokenFeatures out(x.shape()), d_out(x.shape());
     attn::jvp(layer, tangents, x, d_x, out, d_out, options, {}, bends);
     expect_tangent(
         direction, [&] { return layer(x, options, {}, bends); }, d_out, 1e-5);
@@ -169,7 +170,7 @@ TEST(LayersJvp, EncoderLayerAgreesWithCentralDifferences) {
 
 TEST(LayersJvp, RefusesByName) {
   attn::TransformerLayerOptions o{.d_model = 8, .nhead = 2, .dim_feedforward = 8};
-  Tokens x({1, 3, 8}), out(x.shape()), d_out(x.shape()), narrow({1, 3, 7});
+  TokenFeatures x({1, 3, 8}), out(x.shape()), d_out(x.shape()), narrow({1, 3, 7});
   const auto error = [&](const attn::TransformerStackOptions& options) {
     const attn::Encoder<double> stack(options);
     return error_of<attn::ValueError>(
