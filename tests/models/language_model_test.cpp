@@ -152,7 +152,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
   fails(set("tokenizer.ggml.model", std::string("llama")),
         "key \"tokenizer.ggml.scores\" must be in the file; found none");
   fails(set("tokenizer.ggml.pre", std::string("tekken")),
-        "smollm, gpt-2, llama-bpe, qwen2, refact, olmo, smaug-bpe or dbrx; found \"tekken\"");
+        "smollm, gpt-2, llama-bpe, qwen2, refact, olmo, smaug-bpe, dbrx or lfm2; found \"tekken\"");
   fails(set("tokenizer.ggml.eos_token_id", std::uint32_t{262}),
         "eos_token_id\" must lie in 0 .. 261; found 262");
   fails(

@@ -94,6 +94,7 @@ class KvCache {
   /// Appends n positions of a recurrent layer: state() becomes state_before(), and the caller
   /// writes the new state() (batch, state_size). Throws ValueError for the reasons of extend().
   void advance(index_t n) {
+    check_has_state("KvCache::advance", true);
     const index_t before = length();
     storage_.make_room("KvCache::advance", n);
     state_.advance(before);
@@ -107,6 +108,7 @@ class KvCache {
   /// would hold more than `capacity` keys, DTypeError if it stores another element than T.
   Views extend(index_t n) {
     check_shown<T>("KvCache::extend");
+    check_has_state("KvCache::extend", false);
     storage_.make_room("KvCache::extend", n);
     return {storage_.template last<T>(detail::KvRow::key, n),
             storage_.template last<T>(detail::KvRow::value, n)};
@@ -122,6 +124,7 @@ class KvCache {
     const auto from_k = detail::view_as<const T, 4>(k), from_v = detail::view_as<const T, 4>(v);
     const KvCacheOptions& of = options();
     const index_t n = from_k.extent(2);
+    check_has_state("KvCache::append", false);
     check_shape("KvCache::append", "k", "(batch, num_kv_heads, n, head_dim)",
                 Shape<4>{of.batch, of.num_kv_heads, n, of.head_dim}, from_k.shape());
     check_shape("KvCache::append", "v", "(batch, num_kv_heads, n, head_dim_v)",
@@ -139,6 +142,7 @@ class KvCache {
                      TensorView3<const T> key_scales = {}, TensorView3<const T> value_scales = {}) {
     using detail::KvRow;
     check_shown<E>("KvCache::append_stored");
+    check_has_state("KvCache::append_stored", false);
     const KvCacheOptions& of = options();
     const index_t n = keys.extent(2);
     const bool has_scales = *of.element == DType::I8;
@@ -193,6 +197,13 @@ class KvCache {
   }
 
  private:
+  /// Throws ValueError unless the cache holds a state, or keys and values.
+  void check_has_state(std::string_view function, bool expected) const {
+    if ((options().state_size > 0) == expected) return;
+    throw ValueError(message(function, "state_size", expected ? "be positive" : "be 0",
+                             std::to_string(options().state_size)));
+  }
+
   /// Throws DTypeError unless the cache stores elements of type E.
   template <class E>
   void check_shown(std::string_view function) const {

@@ -27,7 +27,7 @@ inline std::optional<PreTokenizer> pre_tokenizer(std::string_view name) {
       {"refact", PreTokenizer::smollm},       {"llama-bpe", PreTokenizer::llama_bpe},
       {"llama3", PreTokenizer::llama_bpe},    {"llama-v3", PreTokenizer::llama_bpe},
       {"smaug-bpe", PreTokenizer::llama_bpe}, {"dbrx", PreTokenizer::llama_bpe},
-      {"qwen2", PreTokenizer::qwen2}};
+      {"lfm2", PreTokenizer::llama_bpe},      {"qwen2", PreTokenizer::qwen2}};
   const auto* found =
       std::ranges::find(kNames, name, &std::pair<std::string_view, PreTokenizer>::first);
   return found == std::ranges::end(kNames) ? std::nullopt : std::optional(found->second);

@@ -196,6 +196,8 @@ TEST(ShortConvolution, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(contains(shape([&] { module(Tensor3<float>({2, 1, 4})); }), "[ShortConvolution] x"));
   EXPECT_TRUE(contains(value([&] { (void)module.make_cache(1, 8, 4); }), "window, with a state,"));
   KvCache<float> keys({.batch = 2, .capacity = 4, .head_dim = 3}), other = module.make_cache(1, 4);
+  EXPECT_TRUE(contains(value([&] { keys.advance(1); }), "state_size must be positive; found 0"));
+  EXPECT_TRUE(contains(value([&] { (void)other.extend(1); }), "state_size must be 0; found 6"));
   EXPECT_TRUE(contains(shape([&] { module(x, {.cache = &keys}); }), "(batch, state_size)"));
   EXPECT_TRUE(contains(shape([&] { module(x, {.cache = &other}); }), "(batch, state_size)"));
   std::vector<KvCache<float>*> rows = {&other, &other};

@@ -41,7 +41,7 @@ class TinyGguf {
     number("block_count", config.count("num_hidden_layers"));
     number("context_length", config.count("max_position_embeddings"));
     number("embedding_length", config.count("hidden_size"));
-    number("feed_forward_length", config.count("intermediate_size"));
+    number("feed_forward_length", config.count("intermediate_size", 24));
     if (config.has("num_experts_per_tok")) {
       const index_t hidden = config.count("intermediate_size");
       number("expert_count", config.count("num_local_experts", config.count("num_experts", 4)));
@@ -49,11 +49,18 @@ class TinyGguf {
       number("expert_feed_forward_length", config.count("moe_intermediate_size", hidden));
     }
     number("attention.head_count", heads);
-    number("attention.head_count_kv", kv_heads);
+    if (architecture_ == "lfm2") {  // layers 1 and 3 are convolutions
+      const auto heads_of = static_cast<std::int32_t>(kv_heads);
+      set("attention.head_count_kv", std::vector<std::int32_t>{heads_of, 0, heads_of, 0});
+      number("shortconv.l_cache", config.count("conv_L_cache"));
+    } else {
+      number("attention.head_count_kv", kv_heads);
+    }
     number("attention.key_length", head_dim);
     number("attention.value_length", head_dim);
     number("rope.dimension_count", head_dim);
-    set("attention.layer_norm_rms_epsilon", static_cast<float>(config.get<double>("rms_norm_eps")));
+    const char* epsilon = config.has("norm_eps") ? "norm_eps" : "rms_norm_eps";
+    set("attention.layer_norm_rms_epsilon", static_cast<float>(config.get<double>(epsilon)));
     set("rope.freq_base", static_cast<float>(config.get<double>("rope_theta", 10000)));
     add_tokenizer(config.count("vocab_size"));
 
@@ -91,6 +98,15 @@ class TinyGguf {
          {"self_attn.o_proj", "attn_output"},
          {"self_attn.q_norm", "attn_q_norm"},
          {"self_attn.k_norm", "attn_k_norm"},
+         {"self_attn.out_proj", "attn_output"},
+         {"self_attn.q_layernorm", "attn_q_norm"},
+         {"self_attn.k_layernorm", "attn_k_norm"},
+         {".conv.", ".shortconv."},
+         {"operator_norm", "attn_norm"},
+         {"model.embedding_norm.", "token_embd_norm."},
+         {"feed_forward.w1", "ffn_gate"},
+         {"feed_forward.w2", "ffn_down"},
+         {"feed_forward.w3", "ffn_up"},
          {"input_layernorm", "attn_norm"},
          {"post_attention_layernorm", has_norms_behind ? "post_attention_norm" : "ffn_norm"},
          {"pre_feedforward_layernorm", "ffn_norm"},
@@ -119,10 +135,13 @@ class TinyGguf {
          {"mlp.down_proj", "ffn_down"}});
     for (const std::string& theirs : file.names()) {
       const std::string ours = rename(theirs);
-      const std::vector<index_t> shape = file.shape(theirs);
+      std::vector<index_t> shape = file.shape(theirs);
       std::vector<float> values(static_cast<std::size_t>(size_of(shape)));
       if (shape.size() == 1) {
         file.load(theirs, TensorView1<float>(values.data(), {shape[0]}));
+      } else if (shape.size() == 3) {  // a convolution, (channels, 1, width)
+        file.load(theirs, TensorView3<float>(values.data(), {shape[0], shape[1], shape[2]}));
+        shape.erase(shape.begin() + 1);
       } else {
         file.load(theirs, TensorView2<float>(values.data(), {shape[0], shape[1]}));
       }
@@ -500,6 +519,21 @@ TEST(GgufArchitectures, Phi3WithLongrope) {
   tiny.add("rope_factors_short.weight", {2}, {1, 1.5});
   tiny.add("rope_factors_long.weight", {2}, {1, 4});
   check(tiny);
+}
+
+TEST(GgufArchitectures, Lfm2) {
+  check(TinyGguf("lfm2_old", "lfm2"));
+  const auto error = [](TinyGguf& tiny) {
+    return attn_test::error_of<ValueError>([&] { LanguageModel model(tiny.save()); });
+  };
+  TinyGguf tiny("lfm2_old", "lfm2");
+  tiny.set("attention.head_count_kv", std::vector<std::int32_t>{2, 0, 1, 0});
+  EXPECT_TRUE(attn_test::contains(error(tiny), "be the same for all layers with attention"));
+  tiny.set("attention.head_count_kv", std::vector<std::int32_t>{2, 0, 2});
+  EXPECT_TRUE(attn_test::contains(error(tiny), "be one per layer, 4; found 3"));
+  TinyGguf llama("llama", "llama");
+  llama.set("attention.head_count_kv", std::vector<std::int32_t>{2, 0});
+  EXPECT_TRUE(attn_test::contains(error(llama), "be the same for all layers with attention"));
 }
 
 TEST(GgufArchitectures, Olmoe) { check(TinyGguf("olmoe", "olmoe")); }

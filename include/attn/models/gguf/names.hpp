@@ -88,7 +88,7 @@ inline GgufPart gguf_part(std::string_view name, std::span<const GgufName> own_n
 }
 
 /// The tensor or the part as a tensor of its own. Throws ShapeError unless it has this shape; a
-/// matrix of one row may be a vector in the file.
+/// matrix of one row may be a vector in the file, and (n, 1, k) a matrix.
 inline GgufTensor gguf_tensor(const GgufFile& file, const GgufPart& part,
                               std::span<const index_t> shape) {
   if (part.rows != GgufRows::all) {
@@ -108,7 +108,12 @@ inline GgufTensor gguf_tensor(const GgufFile& file, const GgufPart& part,
   if (!part.expert) {
     const bool is_vector =
         shape.size() == 2 && shape[0] == 1 && file.shape(part.tensor).size() == 1;
-    file.check(part.tensor, is_vector ? shape.subspan(1) : shape);
+    const bool is_matrix =
+        shape.size() == 3 && shape[1] == 1 && file.shape(part.tensor).size() == 2;
+    const std::vector<index_t> matrix{shape[0], shape.back()};
+    file.check(part.tensor, is_vector   ? shape.subspan(1)
+                            : is_matrix ? std::span<const index_t>(matrix)
+                                        : shape);
     return file.tensor(part.tensor);
   }
   GgufTensor tensor = file.tensor(part.tensor);

@@ -49,6 +49,10 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
     file.check(name, std::span(shape.begin(), shape.size()));
   };
   check("token_embd.weight", {options.vocab_size, dim});
+  const auto has_attention = [&](index_t n) {
+    const auto& mixers = options.mixers;
+    return mixers.empty() || mixers[static_cast<std::size_t>(n)] == TokenMixer::attention;
+  };
   for (index_t n = 0; n < options.num_layers; ++n) {
     const auto weight = [&](std::string_view name) {
       return concat("blk.", n, ".", name, ".weight");
@@ -64,7 +68,9 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
         rows_of.emplace_back(std::move(tensor), rows);
       }
     };
-    if (options.layer.latent.kv_lora_rank > 0) {
+    if (!has_attention(n)) {
+      check(weight("shortconv.in_proj"), {3 * dim, dim});
+    } else if (options.layer.latent.kv_lora_rank > 0) {
       check_gguf_latent(file, n, options);
     } else {
       add("self_attn.q_proj_", heads * attention.head_dim);
@@ -79,6 +85,7 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
       add("up_proj.", options.layer.dim_feedforward);
     }
     for (const auto& [tensor, rows] : rows_of) check(tensor, {rows, dim});
+    if (!has_attention(n)) continue;
     const LatentAttentionOptions& latent = options.layer.latent;
     check(weight("attn_output"),
           {dim, heads * (latent.kv_lora_rank > 0 ? latent.head_dim_v : attention.head_dim_v)});
@@ -95,8 +102,35 @@ struct GgufArchitecture {
   index_t window_pattern = 1;  ///< default of attention.sliding_window_pattern: see gguf_windows()
   /// Reads the keys and sets the options that other architectures lack; called last.
   void (*complete)(const GgufKeys& keys, GptOptions& options) = [](const GgufKeys&, GptOptions&) {};
-  std::span<const GgufName> names = {};  ///< of tensors: see gguf_part()
+  std::span<const GgufName> names = {};          ///< of tensors: see gguf_part()
+  TokenMixer recurrent = TokenMixer::attention;  ///< of layers with 0 key/value heads, if any
 };
+
+/// Sets the number of key/value heads: attention.head_count_kv may have one for each layer, 0 for a
+/// layer without attention and the same for all others.
+inline void set_gguf_kv_heads(const GgufKeys& keys, const GgufArchitecture& type,
+                              GptOptions& options) {
+  constexpr const char* kHeads = "attention.head_count_kv";
+  index_t& kv_heads = options.layer.attention.num_kv_heads;
+  if (!keys.has(kHeads) || !keys.has_array(kHeads)) {
+    kv_heads = keys.count(kHeads, options.layer.nhead);
+    return;
+  }
+  const auto each = keys.array<std::int64_t>(kHeads);
+  if (std::ssize(each) != options.num_layers) {
+    keys.fail(kHeads, concat("be one per layer, ", options.num_layers),
+              std::to_string(each.size()));
+  }
+  kv_heads = *std::max_element(each.begin(), each.end());
+  for (const std::int64_t heads : each) {
+    const bool is_recurrent = heads == 0 && type.recurrent != TokenMixer::attention;
+    if (kv_heads < 1 || kv_heads > options.layer.nhead || (heads != kv_heads && !is_recurrent)) {
+      keys.fail(kHeads, "be the same for all layers with attention, in 1 .. attention.head_count",
+                std::to_string(heads));
+    }
+    options.mixers.push_back(is_recurrent ? type.recurrent : TokenMixer::attention);
+  }
+}
 
 /// Window sizes per layer. With attention.sliding_window n, a token sees itself and n - 1 tokens
 /// before it. attention.sliding_window_pattern selects the layers: one bool each, or a number p:
@@ -331,6 +365,13 @@ inline void complete_gpt_oss(const GgufKeys& keys, GptOptions& options) {
 }
 inline constexpr GgufName kGptOssNames[] = {{".norm2.", ".post_attention_norm."}};
 
+inline void complete_lfm2(const GgufKeys& keys, GptOptions& options) {
+  complete_qwen3(keys, options);
+  options.layer.convolution.width = keys.count("shortconv.l_cache");
+}
+inline constexpr GgufName kLfm2Names[] = {{"blocks.norm.", "token_embd_norm."},
+                                          {".short_conv.", ".shortconv."}};
+
 inline constexpr GgufArchitecture kGgufArchitectures[] = {
     {.name = "llama", .pairs = RotaryPairs::interleaved},
     {.name = "qwen2"},
@@ -346,7 +387,11 @@ inline constexpr GgufArchitecture kGgufArchitectures[] = {
     {.name = "olmoe", .complete = complete_olmoe},
     {.name = "deepseek2", .pairs = RotaryPairs::interleaved, .complete = complete_deepseek2},
     {.name = "granite", .pairs = RotaryPairs::interleaved, .complete = complete_granite},
-    {.name = "smollm3", .pairs = RotaryPairs::interleaved, .complete = complete_smollm3}};
+    {.name = "smollm3", .pairs = RotaryPairs::interleaved, .complete = complete_smollm3},
+    {.name = "lfm2",
+     .complete = complete_lfm2,
+     .names = kLfm2Names,
+     .recurrent = TokenMixer::short_convolution}};
 
 inline const GgufArchitecture& gguf_architecture(const GgufFile& file) {
   const auto name = file.get<std::string_view>("general.architecture");
@@ -390,7 +435,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
                    .gated = true,
                    .norm = NormKind::rms};
   MultiHeadAttentionOptions& attention = options.layer.attention;
-  attention.num_kv_heads = keys.count("attention.head_count_kv", heads);
+  set_gguf_kv_heads(keys, type, options);
   attention.head_dim = keys.count("attention.key_length", (std::max)(dim / heads, index_t{1}));
   attention.head_dim_v = keys.count("attention.value_length", attention.head_dim);
   attention.separate_in_proj = true;

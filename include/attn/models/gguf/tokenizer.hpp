@@ -31,7 +31,7 @@ inline Tokenizer gguf_byte_level_bpe(const GgufKeys& keys) {
   const auto name = keys.get<std::string_view>("pre", "default");
   const auto kind = pre_tokenizer(name);
   if (!kind) {
-    keys.fail("pre", "be smollm, gpt-2, llama-bpe, qwen2, refact, olmo, smaug-bpe or dbrx",
+    keys.fail("pre", "be smollm, gpt-2, llama-bpe, qwen2, refact, olmo, smaug-bpe, dbrx or lfm2",
               quote(name));
   }
   return Tokenizer(BpeVocabulary{.tokens = keys.array<std::string_view>("tokens"),
