@@ -20,6 +20,9 @@ if((ATTN_BUILD_TESTS OR ATTN_BUILD_EXAMPLES OR ATTN_BUILD_BENCHMARKS) AND NOT CM
   find_package(MPI QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
     set(attn_has_mpi ON)
+    # mpirun needs the first two to run as root, the others on fewer cores than ranks.
+    set(attn_mpi_environment OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+      OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1)
   elseif(ATTN_BUILD_TESTS)
     message(WARNING "attn::mpi is not tested: MPI was not found (Debian: libopenmpi-dev)")
   endif()

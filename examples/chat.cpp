@@ -1,5 +1,6 @@
 // chat: talks to a language model in a GGUF file or a Hugging Face folder, continues a text, or
-// computes the likelihood of a text.
+// computes the likelihood of a text. Compiled with CHAT_HAS_MPI it is chat_mpi, whose ranks share the
+// model.
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -21,6 +22,10 @@
 
 #include "attn/generation/generate_text.hpp"
 #include "attn/generation/saved_session.hpp"
+#if defined(CHAT_HAS_MPI)
+#include "attn/distributed/mpi.hpp"
+#include "attn/distributed/shard.hpp"
+#endif
 
 #include "support/command_line.hpp"
 #include "support/json.hpp"
@@ -99,6 +104,11 @@ void check(const Options& o) {
   if (o.json && !o.prompt && !o.file && !o.score) {
     throw UsageError("--json needs --prompt, --file or --score");
   }
+#if defined(CHAT_HAS_MPI)
+  need(o.prompt || o.file || o.score, "chat_mpi needs --prompt, --file or --score", "none");
+  need(!o.prompt_cache, "--prompt-cache must not be given to chat_mpi",
+       o.prompt_cache.value_or(""));
+#endif
 }
 
 std::filesystem::path model_path(const Options& options) {
@@ -124,12 +134,29 @@ std::string on_terminal(std::string_view text) {
   return result;
 }
 
+#if defined(CHAT_HAS_MPI)
+attn::Communicator& ranks() {
+  static attn::MpiCommunicator all;
+  return all;
+}
+#endif
+
+attn::LanguageModel load_model(const std::filesystem::path& path, const Options& options) {
+  attn::LanguageModel model(path, {.weights = kWeights.at(options.weights),
+                                   .activations = examples::kActivations.at(options.precision),
+                                   .ignore_keys = options.ignore_keys});
+#if defined(CHAT_HAS_MPI)
+  attn::shard(model.gpt(), ranks());
+#endif
+  return model;
+}
+
 // One model, one session, and the tokens of the conversation so far.
 class Chat {
  public:
   explicit Chat(const Options& options)
       : options_(options),
-        model_(model_path(options), model_options(options)),
+        model_(load_model(model_path(options), options)),
 #if defined(_OPENMP)
         threads_(options.threads),
 #endif
@@ -137,7 +164,7 @@ class Chat {
     if (options.system) messages_.push_back({"system", *options.system});
     if (options.lookup > 0) draft_ = attn::PromptLookup(options.lookup);
     if (!options.draft) return;
-    draft_model_.emplace(std::filesystem::path(*options.draft), model_options(options));
+    draft_model_.emplace(load_model(*options.draft, options));
     check_same_tokens();
     draft_session_.emplace(draft_model_->gpt(), 1,
                            std::min(capacity(), draft_model_->max_positions()), attention(),
@@ -247,11 +274,6 @@ class Chat {
     return UsageError("the text has " + examples::counted(length, "token") + ", the context " +
                       std::to_string(capacity) + " (--ctx)");
   }
-  static attn::LanguageModelOptions model_options(const Options& options) {
-    return {.weights = kWeights.at(options.weights),
-            .activations = examples::kActivations.at(options.precision),
-            .ignore_keys = options.ignore_keys};
-  }
   // The first text may begin with tokens that an earlier run saved: these are not prefilled again.
   void read_prompt_cache() {
     if (!options_.prompt_cache || session_.length() > 0 ||
@@ -339,7 +361,11 @@ void print_score(Chat& chat, const Options& options) {
 
 bool say(std::string_view piece) {
   std::cout << (isatty(STDOUT_FILENO) != 0 ? on_terminal(piece) : std::string(piece)) << std::flush;
+#if defined(CHAT_HAS_MPI)
+  return true;  // ranks go on together until mpirun ends them
+#else
   return !examples::Interrupt::came();
+#endif
 }
 
 // Error text of a conversation that ends because its context is full.
@@ -475,5 +501,21 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--raw", o.raw,
       "Continue texts as they are, without the chat template; control tokens in them are parsed");
+#if defined(CHAT_HAS_MPI)
+  return examples::run_program(app, "chat_mpi", argc, argv, [&] {
+    attn::Communicator& comm = ranks();
+    // Rank 0 prints.
+    if (comm.rank() != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) {
+      throw std::runtime_error("cannot open /dev/null");
+    }
+    try {
+      run(o);
+    } catch (const std::exception& error) {
+      if (comm.size() > 1) comm.fail(error.what());  // the others would wait
+      throw;
+    }
+  });
+#else
   return examples::run_program(app, "chat", argc, argv, [&] { run(o); });
+#endif
 }

@@ -35,7 +35,7 @@ programs='quickstart tutorials semantic_search attention_map chat'
 if [ "${1-}" = all ]; then
   programs="$programs generate models logits classify_image quantize json_answer train_reverse finetune_search finetune_chat train_gpt"
   if program mpicxx >/dev/null && program mpirun >/dev/null; then
-    programs="$programs train_gpt_mpi"
+    programs="$programs chat_mpi train_gpt_mpi"
   fi
 fi
 echo "$usage" | grep -A 1 "^  ${1:-(nothing)} "
@@ -120,12 +120,16 @@ step "train_gpt --seconds 20 --out $build/train_gpt.html"
 busy training "$build/examples/train_gpt" --seconds 20 --out "$build/train_gpt.html"
 case $programs in
   *train_gpt_mpi)
-    step "mpirun -n 2 train_gpt_mpi --seconds 10: the same on two ranks"
     # For root, and on fewer cores than ranks.
-    busy training env OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-      OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 \
-      mpirun -n 2 "$build/examples/train_gpt_mpi" --seconds 10
+    on_two_ranks() {
+      env OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 "$@"
+    }
+    step "mpirun -n 2 train_gpt_mpi --seconds 10: the same on two ranks"
+    busy training on_two_ranks "$build/examples/train_gpt_mpi" --seconds 10
+    step "mpirun -n 2 chat_mpi --prompt ..: a language model whose weights two ranks share"
+    busy answering on_two_ranks "$build/examples/chat_mpi" --prompt 'What is the capital of France?' --tokens 40
     ;;
-  *) echo "train_gpt_mpi is left out: MPI was not found (Debian: libopenmpi-dev openmpi-bin)" ;;
+  *) echo "chat_mpi and train_gpt_mpi are left out: MPI was not found (Debian: libopenmpi-dev openmpi-bin)" ;;
 esac
 echo "Open $build/train_gpt.html in a browser: the losses, and samples of the training run."

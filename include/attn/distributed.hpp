@@ -1,4 +1,4 @@
-// Context parallel attention and gradient sums over several ranks: threads or MPI processes.
+// Attention, training and models over several ranks: threads or MPI processes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,4 +16,6 @@
 #include "attn/distributed/context_attention_backward.hpp"
 #include "attn/distributed/gradient_tree.hpp"       // gradients of micro-batches, in a fixed order
 #include "attn/distributed/sharded_optimizer.hpp"   // a part of the state on each rank
+#include "attn/distributed/gathered_weight.hpp"     // products cut by outputs
+#include "attn/distributed/shard.hpp"               // a model on several ranks
 // clang-format on

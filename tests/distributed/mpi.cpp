@@ -12,6 +12,7 @@
 #include "distributed/communicator_check.hpp"
 #include "distributed/context_draw.hpp"
 #include "distributed/data_parallel_run.hpp"
+#include "distributed/shard_run.hpp"
 
 int main(int argc, char**) {
   attn::MpiCommunicator world;
@@ -31,6 +32,11 @@ int main(int argc, char**) {
   if (!right) std::cerr << "wrong messages on rank " << world.rank() << "\n";
   if (!attn_test::trains_as_one_process(world)) {
     std::cerr << "training has other bits on rank " << world.rank() << "\n";
+    right = false;
+  }
+  for (std::uint64_t draw = 0; draw < 3; ++draw) {
+    if (attn_test::shards_as_one_process(world, draw)) continue;
+    std::cerr << "a sharded model has other bits on rank " << world.rank() << "\n";
     right = false;
   }
   const char* text = std::getenv("ATTN_TEST_DRAWS");

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```([\w+]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 END = "\f\n"  # printed after each snippet
 
 

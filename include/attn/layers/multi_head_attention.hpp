@@ -78,6 +78,47 @@ class MultiHeadAttention {
     rotary_ = other.rotary_;
   }
 
+  /// The module of key/value heads [begin, end) and their query heads, with their biases, sinks and
+  /// slopes and the same norms. Its weights are zero until loaded or compressed; that of out_proj()
+  /// takes these heads' features only. Calls with functors are errors. Throws ValueError for heads
+  /// outside 0 .. num_kv_heads, none, and query_key_norm_of_all_heads.
+  MultiHeadAttention of_heads(index_t begin, index_t end) const {
+    if (begin < 0 || end <= begin || end > options_.num_kv_heads) {
+      throw ValueError(message("MultiHeadAttention::of_heads", "begin and end",
+                               "lie in order in 0 .. " + std::to_string(options_.num_kv_heads),
+                               std::to_string(begin) + " and " + std::to_string(end)));
+    }
+    if (options_.query_key_norm_of_all_heads) {
+      throw ValueError(message("MultiHeadAttention::of_heads", "query_key_norm_of_all_heads",
+                               "be false", "true"));
+    }
+    const index_t group = options_.num_heads / options_.num_kv_heads;
+    MultiHeadAttention part;
+    part.options_ = options_;
+    part.options_.num_kv_heads = end - begin;
+    part.options_.num_heads = group * (end - begin);
+    part.has_all_heads_ = false;
+    part.projections_ = projections_.of_heads(part.options_, begin, end);
+    part.q_norm_ = q_norm_;
+    part.k_norm_ = k_norm_;
+    part.rotary_ = rotary_;
+    const auto of_queries = [&]<class E>(const Tensor1<E>& x) {
+      return x ? Tensor1<E>(x.view().slice(0, group * begin, group * end)) : Tensor1<E>();
+    };
+    const auto of_keys = [&](const Tensor3<T>& x, index_t width) {
+      return x ? Tensor3<T>(x.view().slice(2, begin * width, end * width)) : Tensor3<T>();
+    };
+    part.sinks_ = of_queries(sinks_);
+    part.alibi_slopes_ = of_queries(alibi_slopes_);
+    part.bias_k_ = of_keys(bias_k_, options_.head_dim);
+    part.bias_v_ = of_keys(bias_v_, options_.head_dim_v);
+    if (options_.output_projection) {
+      part.out_proj_ = Linear<T>(part.context_width(), options_.embed_dim, false);
+      part.out_proj_.bias = out_proj_.bias;
+    }
+    return part;
+  }
+
   /// Features of the result: embed_dim, or num_heads * head_dim_v without an output projection.
   index_t out_dim() const {
     return options_.output_projection ? options_.embed_dim : context_width();
@@ -215,6 +256,11 @@ class MultiHeadAttention {
            const AttentionOptions<Accumulator<T>>& given, const MultiHeadAttentionCall<T>& call,
            const Functors&... functors) const {
     detail::check_attention_call(options_, out_dim(), query, key, value, out.shape(), given, call);
+    if (sizeof...(functors) > 0 && !has_all_heads_) {
+      throw ValueError(message("MultiHeadAttention", "functors",
+                               "be none in a module of some heads, whose numbers they would get",
+                               "functors"));
+    }
     Workspace& workspace = given.execution.scratch();
     Scratch<Accumulator<T>> sinks(workspace, sinks_.size());
     AttentionOptions<Accumulator<T>> options = with_own(given, sinks.data());
@@ -320,6 +366,7 @@ class MultiHeadAttention {
   Tensor1<T> sinks_;
   Tensor1<Accumulator<T>> alibi_slopes_;
   Linear<T> out_proj_;
+  bool has_all_heads_ = true;  ///< false: made by of_heads()
 };
 
 ATTN_NAMESPACE_END

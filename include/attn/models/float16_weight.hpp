@@ -48,6 +48,16 @@ class Float16Weight final : public CompressedWeight<float> {
     const Execution execution;
     widen(index, out.unsqueeze(0), execution);
   }
+  std::shared_ptr<const CompressedWeight> rows(index_t begin, index_t end) const override {
+    auto part = Tensor2<E>::uninitialized({end - begin, shape_[1]});
+    if (packed_) {
+      packed_.unpack(begin, part);
+    } else {
+      copy(weight_.view().slice(0, begin, end), part.view());
+    }
+    const auto isa = packed_ ? std::optional<Isa>(packed_.isa()) : std::nullopt;
+    return std::make_shared<const Float16Weight>(std::move(part), rounds_activations_, isa);
+  }
   index_t bytes() const override {
     return (packed_ ? packed_.size() : weight_.size()) * index_t{sizeof(E)};
   }

@@ -199,6 +199,25 @@ class QuantizedWeights {
     }
   }
 
+  /// A copy of rows [begin, end). Throws ShapeError for rows outside the matrix.
+  QuantizedWeights rows(index_t begin, index_t end) const {
+    if (begin < 0 || end < begin || end > n()) {
+      throw ShapeError(message("QuantizedWeights::rows", "begin and end",
+                               "lie in order in 0 .. " + std::to_string(n()),
+                               std::to_string(begin) + " and " + std::to_string(end)));
+    }
+    QuantizedWeights part(end - begin, k(), format(), Fill::zeros);
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(format().block == 0 ? k() : 32));
+    for (index_t row = begin; row < end; ++row) {
+      for (index_t block = 0; block < matrix_.blocks(); ++block) {
+        float scale = 0, offset = 0;
+        get_block(row, block, codes.data(), scale, offset);
+        part.set_block(row - begin, block, codes.data(), scale, offset);
+      }
+    }
+    return part;
+  }
+
   /// The weights as float, (n, k); each is rounded once, by the addition of the offset.
   void dequantize(TensorView2<float> out) const {
     check_shape("QuantizedWeights::dequantize", "out", Shape<2>{n(), k()}, out.shape());

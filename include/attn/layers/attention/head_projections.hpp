@@ -87,6 +87,18 @@ class HeadProjections {
     if (o.in_proj_bias.value_or(o.bias)) bias_ = Tensor1<T>({ends_[2]});
   }
 
+  /// The projections of key/value heads [begin, end) and their query heads, with their biases;
+  /// weights are zero. `part`: the options of all with these numbers of heads.
+  HeadProjections of_heads(const MultiHeadAttentionOptions& part, index_t begin,
+                           index_t end) const {
+    HeadProjections result(part);
+    for (int which = 0; which < 3 && bias_; ++which) {
+      const index_t width = result.width(which) / (end - begin);
+      copy(bias(which).slice(0, begin * width, end * width), result.bias(which));
+    }
+    return result;
+  }
+
   /// The features of all heads of q (0), with their gates, k (1) or v (2).
   index_t width(int which) const { return end(which) - begin(which); }
 

@@ -41,6 +41,8 @@ class CompressedWeight {
   }
   /// Decompresses row `index` of W for an embedding: `out` (in).
   virtual void row(index_t index, TensorView1<T> out) const = 0;
+  /// Rows [begin, end) of W in the same form, with the same bits in products.
+  virtual std::shared_ptr<const CompressedWeight> rows(index_t begin, index_t end) const = 0;
   /// Memory in bytes.
   virtual index_t bytes() const = 0;
 };

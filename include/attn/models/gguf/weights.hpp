@@ -38,6 +38,9 @@ class QuantizedWeight final : public CompressedWeight<float> {
   void row(index_t index, TensorView1<float> out) const override {
     weights_.dequantize_row(index, out);
   }
+  std::shared_ptr<const CompressedWeight> rows(index_t begin, index_t end) const override {
+    return std::make_shared<const QuantizedWeight>(weights_.rows(begin, end), activations_);
+  }
   index_t bytes() const override { return weights_.bytes(); }
   const QuantizedWeights& weights() const { return weights_; }
 

@@ -1,0 +1,152 @@
+// A model that is sharded over any number of ranks gives the bits of one process.
+#include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
+
+#include <gtest/gtest.h>
+
+#include "distributed/shard_run.hpp"
+#include "support/error_of.hpp"
+
+namespace attn_test {
+namespace {
+
+using attn::Communicator, attn::ValueError;
+using namespace std::chrono_literals;
+
+constexpr int kRanks[] = {1, 2, 3, 4, 7};
+
+TEST(DistributedShard, HasTheBitsOfOneProcess) {
+  for (std::uint64_t draw = 0; draw < draws(24); ++draw) {
+    const Random random(draw);
+    SCOPED_TRACE(random.trace());
+    attn::run_local_ranks(
+        kRanks[draw % 5],
+        [&](Communicator& comm) { EXPECT_TRUE(shards_as_one_process(comm, draw)); }, 60s);
+  }
+}
+
+/// A double model, and a bfloat16 one with compressed weights, whose bits differ from those of
+/// float.
+TEST(DistributedShard, OtherElementsHaveTheBitsOfOneProcess) {
+  for (const int ranks : {2, 3}) {
+    Random random(static_cast<std::uint64_t>(ranks));
+    SCOPED_TRACE(random.trace());
+    attn::Gpt<double> doubles(draw_gpt(random));
+    attn::Gpt<attn::bfloat16> halves(draw_gpt(random));
+    randomize(doubles, random);
+    randomize(halves, random);
+    attn::quantize(halves, {.weights = attn::WeightFormat::bf16});
+    const ShardCalls<double> of_doubles(doubles, 1);
+    const ShardCalls<attn::bfloat16> of_halves(halves, 1);
+    attn::run_local_ranks(
+        ranks,
+        [&](Communicator& comm) {
+          attn::Gpt<double> a = doubles;
+          attn::Gpt<attn::bfloat16> b = halves;
+          attn::shard(a, comm);
+          attn::shard(b, comm);
+          EXPECT_TRUE(ShardCalls<double>(a, 1) == of_doubles);
+          EXPECT_TRUE(ShardCalls<attn::bfloat16>(b, 1) == of_halves);
+        },
+        60s);
+  }
+}
+
+/// An encoder with a relative bias, as T5's, and no causal mask.
+TEST(DistributedShard, AnEncoderHasTheBitsOfOneProcess) {
+  Random random(9);
+  attn::Encoder<float> encoder({.num_layers = 2,
+                                .layer = {.d_model = 24, .nhead = 6, .dim_feedforward = 40},
+                                .relative_buckets = 8});
+  randomize(encoder, random);
+  const auto x = random.tensor<float, 3>({2, 7, 24});
+  const auto expected = encoder(x);
+  for (const int ranks : kRanks) {
+    SCOPED_TRACE(ranks);
+    attn::run_local_ranks(
+        ranks,
+        [&](Communicator& comm) {
+          attn::Encoder<float> own = encoder;
+          attn::shard(own, comm);
+          const auto found = own(x);
+          EXPECT_TRUE(std::ranges::equal(found.elements(), expected.elements()));
+        },
+        60s);
+  }
+}
+
+TEST(DistributedShard, WeightsAndCachesAreSpread) {
+  attn::Gpt<float> model({.vocab_size = 64,
+                          .num_layers = 2,
+                          .layer = {.d_model = 32, .nhead = 4, .dim_feedforward = 64},
+                          .tied = false});
+  const index_t words = 64 * 32 * index_t{sizeof(float)},
+                layers = attn::weight_bytes(model) - 2 * words;
+  const std::size_t caches = ShardCalls<float>(model, 1).cache_bytes;
+  attn::run_local_ranks(
+      4,
+      [&](Communicator& comm) {
+        attn::Gpt<float> own = model;
+        attn::shard(own, comm);
+        EXPECT_EQ(attn::weight_bytes(own), words + words / 4 + layers / 4);
+        EXPECT_EQ(ShardCalls<float>(own, 1).cache_bytes, caches / 4);
+      },
+      60s);
+}
+
+TEST(DistributedShard, PartsLieWithinTheWhole) {
+  EXPECT_EQ(error_of<attn::ShapeError>([] { attn::QuantizedWeights(4, 32, {}).rows(2, 5); }),
+            "[QuantizedWeights::rows] begin and end must lie in order in 0 .. 4; found 2 and 5.");
+  const attn::MultiHeadAttention<float> attention({.embed_dim = 8, .num_heads = 2});
+  EXPECT_EQ(error_of<ValueError>([&] { attention.of_heads(1, 1); }),
+            "[MultiHeadAttention::of_heads] begin and end must lie in order in 0 .. 2; found 1 "
+            "and 1.");
+}
+
+TEST(DistributedShard, RefusesWhatItCannotSpread) {
+  const attn::GptOptions options{
+      .vocab_size = 16, .num_layers = 1, .layer = {.d_model = 8, .nhead = 2, .dim_feedforward = 4}};
+  attn::run_local_ranks(
+      2,
+      [&](Communicator& comm) {
+        const auto refused = [&](auto model) {
+          return error_of<ValueError>([&] { attn::shard(model, comm); });
+        };
+        EXPECT_EQ(refused(attn::Gpt<attn::bfloat16>(options)),
+                  "[shard] q_proj_weight must be compressed in a module of 16 bits (see "
+                  "store_weights()); found a tensor.");
+        attn::GptOptions other = options;
+        other.layer.experts = {.num_experts = 2, .dim_feedforward = 4};
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[shard] the layers must be without experts and latent attention; found "
+                  "experts.");
+        other = options;
+        other.layer.attention.query_key_norm = attn::NormKind::rms;
+        other.layer.attention.query_key_norm_of_all_heads = true;
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[MultiHeadAttention::of_heads] query_key_norm_of_all_heads must be false; "
+                  "found true.");
+        other = options;
+        other.layer.dim_feedforward = 1;
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[shard] dim_feedforward must be at least the number of ranks, 2; found 1.");
+        other = options;
+        other.num_layers = 1 + comm.rank();
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[shard] the number of layers must be the same on every rank; found 1 on rank "
+                  "0, 2 on rank 1.");
+        attn::Gpt<float> model(options);
+        attn::shard(model, comm);
+        const attn::Tensor2<index_t> ids({1, 2}, {3, 4});
+        const auto identity = attn::score_mod([](float s, int, int, int, int) { return s; });
+        EXPECT_EQ(error_of<ValueError>([&] { model(ids, {}, {}, {}, identity); }),
+                  "[MultiHeadAttention] functors must be none in a module of some heads, whose "
+                  "numbers they would get; found functors.");
+        EXPECT_EQ(error_of<ValueError>([&] { attn::shard(model, comm); }),
+                  "[shard] the module must have whole weights; found weights that are spread over "
+                  "ranks already.");
+      },
+      60s);
+}
+
+}  // namespace
+}  // namespace attn_test
