@@ -12,7 +12,7 @@
 #include "attn/distributed/context_call.hpp"        // checks of a call, equal on all ranks
 #include "attn/distributed/context_chunks.hpp"      // a rank's rows over chunks of keys
 #include "attn/distributed/context_attention.hpp"   // attention over tokens on several ranks
-#include "attn/distributed/head_exchange.hpp"       // tokens of all heads for all tokens of some
+#include "attn/distributed/head_exchange.hpp"       // exchanges tokens for heads
 #include "attn/distributed/context_attention_backward.hpp"
 #include "attn/distributed/gradient_tree.hpp"       // gradients of micro-batches, in a fixed order
 // clang-format on

@@ -61,7 +61,7 @@ ATTN_EXPORT_TABLE(QuantizedProducts, float)
 ATTN_EXPORT_TABLES(double)
 #endif
 
-// Between elements.
+// Conversions between element types.
 #if defined(ATTN_IMPLEMENTATION_ELEMENTS)
 ATTN_EXPORT_CONVERSIONS(float, double)
 ATTN_EXPORT_CONVERSIONS(attn::bfloat16, float)
@@ -70,7 +70,8 @@ ATTN_EXPORT_CONVERSIONS(attn::float16, float)
 ATTN_EXPORT_CONVERSIONS(attn::float16, double)
 ATTN_EXPORT_CONVERSIONS(attn::bfloat16, attn::float16)
 
-// Float queries on keys and values of these; of 16 bits, queries too.
+// Attention with keys and values of these types. Queries are float or, for 16 bits, of the same
+// type.
 ATTN_EXPORT_PAIR(Attention, attn::bfloat16, float)
 ATTN_EXPORT_PAIR(Attention, attn::float16, float)
 ATTN_EXPORT_PAIR(AttentionParts, attn::bfloat16, float)

@@ -23,7 +23,7 @@
 #include "attn/io/gguf/types.hpp"          // the types of GGUF tensors, and their blocks
 #include "attn/io/gguf/blocks.hpp"         // blocks to float
 #include "attn/io/gguf/quantize.hpp"       // float to blocks
-#include "attn/io/gguf/header.hpp"         // metadata and places, checked
+#include "attn/io/gguf/header.hpp"         // metadata and tensor positions, checked
 #include "attn/io/gguf.hpp"                // GgufFile: open, view, load
 #include "attn/io/gguf/writer.hpp"         // save_gguf
 // clang-format on

@@ -12,7 +12,7 @@
 #include "attn/kernels/rows/softmax_backward.hpp"
 #include "attn/kernels/losses/loss.hpp"                   // cross_entropy, mse_loss
 #include "attn/kernels/losses/contrastive_loss.hpp"       // InfoNCE over cosines
-#include "attn/kernels/losses/cosine_loss.hpp"            // pairs that are to be alike or unlike
+#include "attn/kernels/losses/cosine_loss.hpp"            // similar and dissimilar pairs
 #include "attn/attention/sdpa_backward.hpp"               // attention, from its output and lse
 #include "attn/layers/module/saved.hpp"                   // what forward saves
 #include "attn/layers/layer_stack_backward.hpp"           // Linear to Transformer

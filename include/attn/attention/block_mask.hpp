@@ -82,7 +82,8 @@ inline void check_block_table(const BlockTable& table, const Shape<4>& scores, i
 /// A mask_mod that knows which blocks of queries and keys are empty, full or partial. Computed once
 /// by calling f for pairs of every block, then given to any number of calls in the place of
 /// mask_mod(f), forward and backward, with the same results to the bit. Empty blocks are skipped,
-/// and f is called in partial blocks alone. As create_block_mask of PyTorch's FlexAttention.
+/// and f is called in partial blocks alone. Corresponds to create_block_mask of PyTorch's
+/// FlexAttention.
 ///
 ///   const BlockMask mask(mask_mod(f), {1, 1, q_len, kv_len});
 ///   scaled_dot_product_attention(q, k, v, {}, mask);
@@ -92,8 +93,8 @@ class BlockMask {
   /// shape: (batch, num_heads, q_len, kv_len) of the calls. Batch or heads of 1 broadcast: f is
   /// then called with 0 for them. q_len and kv_len may be longer than those of a call; kv_len
   /// counts from position 0, also where a call has a first_key. What f refers to must not change
-  /// afterwards. Where f has classify(), f is called only for blocks that this calls partial.
-  /// Throws ShapeError or ValueError.
+  /// afterwards. Where f has classify(), f is called only for blocks for which classify() returns
+  /// partial. Throws ShapeError or ValueError.
   BlockMask(const detail::MaskMod<F>& mask, const Shape<4>& shape,
             const BlockMaskOptions& options = {})
       : mask_(mask), table_(detail::checked_block_table(shape, options)) {
@@ -125,7 +126,7 @@ class BlockMask {
   void classify(const BlockMaskOptions& options) {
     const Shape<4> grid = table_.grid();
     blocks_.resize(static_cast<std::size_t>(size_of(grid)));
-    // The loop that calls run, so that f rounds as there.
+    // Uses the loop of attention calls, so that f rounds in the same way.
     const auto apply = detail::table_of<detail::FunctorLoop<float, detail::MaskMod<F>>>(
                            options.execution.instruction_set())
                            .apply;
@@ -164,7 +165,7 @@ class BlockMask {
   }
 
   detail::MaskMod<F> mask_;
-  detail::BlockTable table_;  ///< without its blocks: a copy of this has its own
+  detail::BlockTable table_;  ///< without blocks: each copy of a BlockMask has its own
   std::vector<Visibility> blocks_;
 };
 

@@ -19,7 +19,7 @@ enum class AttentionPath {
 /// The plan that the call executes and the amount of work.
 struct AttentionExplanation {
   Isa isa;
-  DType element;                 ///< with isa, the backend
+  DType element;                 ///< of keys and values; with isa, selects the backend
   AttentionPrecision precision;  ///< arithmetic of q . k; exact if nothing takes the tiled path
   /// The register tile of scores (rows x columns) on the tiled path.
   index_t product_queries, product_keys;

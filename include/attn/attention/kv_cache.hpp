@@ -112,9 +112,9 @@ class KvCache {
     store(from_v, detail::KvRow::value, detail::KvRow::value_scale, execution);
   }
 
-  /// Appends rows that keys<E>(), values<E>() and the scales of a cache with the same element type
-  /// returned, bit for bit; pass empty views where there are no scales. Throws for the reasons of
-  /// append(), and DTypeError if the cache stores another element.
+  /// Copies rows from a cache with the same element type, bit for bit: what its keys<E>(),
+  /// values<E>() and scales returned. Pass empty views for elements without scales. Throws for the
+  /// reasons of append(), and DTypeError if the cache stores another element.
   template <class E>
   void append_stored(TensorView4<const E> keys, TensorView4<const E> values,
                      TensorView3<const T> key_scales = {}, TensorView3<const T> value_scales = {}) {
@@ -146,7 +146,7 @@ class KvCache {
   /// forgotten. Everything that the last extend() added can always be removed.
   void truncate(index_t n) { storage_.truncate(n); }
 
-  /// Removes the last positions until `positions` remain, by truncate().
+  /// Removes the last positions until length() is `length`, by truncate().
   void truncate_to(index_t length) { storage_.truncate_to(length); }
 
   /// Removes all positions.

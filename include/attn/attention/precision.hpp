@@ -17,7 +17,7 @@ struct TiledProducts;
 template <class T>
 struct CodeProducts;
 
-/// Returns these kernels, or null where attn::compiled provides them.
+/// Returns the function that gives the int8 kernels, or null where attn::compiled provides them.
 template <class T>
 constexpr auto code_products() -> TiledProducts<T> (*)(Isa) {
 #if defined(ATTN_COMPILED)
@@ -72,7 +72,7 @@ class AttentionPrecision : public detail::AttentionPrecisions<AttentionPrecision
   constexpr bool is_int8() const { return is_int8_; }
   /// The int8 kernels; null where attn::compiled provides them.
   constexpr CodeProducts code_products() const { return code_products_; }
-  /// The address that identifies them, to compare with attn::compiled.
+  /// The address that identifies the int8 kernels, to compare with attn::compiled.
   static constexpr std::size_t code_products_offset() {
     return offsetof(AttentionPrecision, code_products_);
   }

@@ -77,7 +77,7 @@ inline void check_t5_buckets(index_t num_buckets, bool bidirectional, index_t ma
 /// Fills bias (num_heads, 2 max_distance + 1) with the bias of every distance key - query from
 /// -max_distance to max_distance, from relative_attention_bias.weight (num_buckets, num_heads);
 /// further distances share the last bucket. 16-bit weights give a float bias. bidirectional: as in
-/// encoders, half of the buckets are for keys behind the query; otherwise those keys share the
+/// encoders, half of the buckets are for keys after the query; otherwise those keys share the
 /// bucket of distance 0. Throws ShapeError, and ValueError unless each direction has at least 2
 /// buckets and max_distance exceeds half of them. Source: Raffel et al., "Exploring the Limits of
 /// Transfer Learning" (2020), section 2.1.

@@ -111,9 +111,10 @@ void scaled_dot_product_attention(const Q&, const K&, const V&, const Others&...
                 "matrix; TensorView4<const float>(pointer, {batch, heads, seq, dim}) is a view");
 }
 
-/// Returns the number of bytes that this call takes from its workspace. A call of these shapes with
-/// a Workspace(bytes) made beforehand allocates nothing, on as many threads as options.execution
-/// has. Throws what the call itself throws.
+/// Returns the number of bytes that scaled_dot_product_attention(q, k, v, out, options,
+/// functors...) takes from its workspace. A call of these shapes with a Workspace(bytes) made
+/// beforehand allocates nothing, on as many threads as options.execution has. Throws what the call
+/// itself throws.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
 std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
                             const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},

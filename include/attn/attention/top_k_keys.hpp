@@ -37,11 +37,11 @@ void choose_keys(const TensorView<const T, 1>& scores, index_t first_key, index_
 
 }  // namespace detail
 
-/// The positions of the k keys with the largest scores (batch, num_kv_heads or 1, blocks of
-/// queries, kv_len), of equal ones the first: (batch, num_kv_heads or 1, blocks, k), increasing
-/// along each row. Scores of -inf are never chosen; -1 fills up rows with fewer others. first_key:
-/// the position of the first key, as in AttentionOptions. Throws ValueError for a NaN and unless k
-/// is 0 to kv_len.
+/// Returns the positions of the k keys with the largest scores; of equal scores, the first. Shapes:
+/// scores (batch, num_kv_heads or 1, blocks of queries, kv_len), result (batch, num_kv_heads or 1,
+/// blocks, k), increasing along each row. Scores of -inf are never chosen; -1 pads rows with fewer
+/// than k keys. first_key: the position of the first key, as in AttentionOptions. Throws ValueError
+/// for a NaN and unless k is 0 to kv_len.
 template <TensorLike X>
 Tensor4<index_t> top_k_keys(const X& scores, index_t k, index_t first_key = 0,
                             const Execution& execution = {}) {

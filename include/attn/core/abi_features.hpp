@@ -53,7 +53,7 @@
 #define ATTN_ABI_VECTORS
 #endif
 
-// Scalar instructions; each is left out from the level on that contains it.
+// Scalar instructions, except those that the level contains.
 #if defined(__GCC_HAVE_SYNC_COMPARE_AND_SWAP_16) && ATTN_ABI_LEVEL < 2
 #define ATTN_ABI_CX16 _cx16
 #else

@@ -76,7 +76,7 @@
 #else
 #define ATTN_ABI_CHECKED
 #endif
-// Of which instruction set the kernels are, if one is pinned.
+// The instruction set of the kernels, if one is pinned.
 #if defined(ATTN_PIN_ISA)
 #define ATTN_ABI_PIN ATTN_ABI_PASTE(_pin_, ATTN_PIN_ISA, , , , , , , , , , , , , , )
 #else

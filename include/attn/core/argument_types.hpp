@@ -38,7 +38,8 @@ inline constexpr bool has_elements = std::same_as<scalar_t<X>, T>;
 template <TensorLike X>
 using real_t = std::conditional_t<has_real_elements<X>, scalar_t<X>, float>;
 
-/// As above, for functions whose kernels also have 16-bit types.
+/// The element type of x for functions whose kernels also have 16-bit types: float if kernels have
+/// no such type.
 template <TensorLike X>
 using floating_t = std::conditional_t<has_floating_elements<X>, scalar_t<X>, float>;
 
@@ -87,7 +88,7 @@ struct OptionView : TensorView<T, Rank> {
 
   /// Accepts any tensor-like argument with these elements and axes.
   template <TensorLike X>
-  constexpr OptionView(X&& x)  // NOLINT(bugprone-forwarding-reference-overload): as a view is made
+  constexpr OptionView(X&& x)  // NOLINT(bugprone-forwarding-reference-overload): as views convert
       : TensorView<T, Rank>(viewed(x)) {}
   // Accepts temporaries too. Clang warns if the temporary is destroyed before the view: at the end
   // of the statement, or of the function that returns the options.

@@ -62,9 +62,9 @@ class Buffer {
     return result;
   }
 
-  /// As zeros(), for weights, which loading replaces: large buffers are fresh pages, which take
-  /// neither memory nor time before they are touched. calloc returns such pages only until the
-  /// program has freed some. Code that writes all elements at once is faster with zeros().
+  /// Zeros, for weights that loading replaces. Large buffers are fresh pages, which take neither
+  /// memory nor time until they are touched. calloc returns such pages only until the program has
+  /// freed some. Code that writes all elements at once is faster with zeros().
   static Buffer zero_pages(index_t size) {
 #if ATTN_HAS_ZERO_PAGES
     // smaller buffers would waste part of the last page
@@ -84,7 +84,8 @@ class Buffer {
     return zeros(size);
   }
 
-  /// A moved-from buffer is empty: its memory is gone, and a size without memory would be read.
+  /// A moved-from buffer is empty: its old size would let callers read memory that it no longer
+  /// has.
   Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)),

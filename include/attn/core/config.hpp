@@ -88,8 +88,8 @@
 #define ATTN_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// A loop that should become whole vectors. clang 14 otherwise unrolls it first and then vectorises
-// in odd sizes, whose stores stall later loads.
+// Marks a loop to be vectorised with whole vectors. clang 14 otherwise unrolls it first and then
+// vectorises in odd sizes, whose stores stall later loads.
 #if defined(__clang__)
 #define ATTN_VECTOR_LOOP _Pragma("clang loop unroll(disable)")
 #else

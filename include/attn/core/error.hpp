@@ -44,22 +44,22 @@ ATTN_NAMESPACE_BEGIN
 // per program.
 #define ATTN_COLD __attribute__((cold, noinline))
 
-// Code that every call runs once: one copy per program, too, but not cold: g++ regards a block that
-// calls a cold function as cold itself, and compiles the caller's loop around attention for size
-// (attn_report mha_tutorial took 1.07 of the time).
+// For code that every call runs once: not inlined, one copy per program. Not cold, because g++
+// regards a block that calls a cold function as cold itself, and compiles the caller's loop around
+// attention for size (attn_report mha_tutorial took 1.07 times as long).
 #define ATTN_ONCE_A_CALL __attribute__((noinline))
 
 namespace detail {
 
-/// Concatenates the parts. In C++20 every operation on strings that a file uses is compiled there:
-/// messages use only this one.
+/// Concatenates the parts. Messages use no other string operation, because in C++20 each file
+/// compiles every one that it uses.
 ATTN_COLD inline std::string join(std::initializer_list<std::string_view> parts) {
   std::size_t size = 0;
   for (std::string_view part : parts) size += part.size();
   std::string text(size, ' ');
   char* to = text.data();
   for (std::string_view part : parts) {
-    // it may have no memory, and memcpy needs valid pointers even for 0 bytes
+    // an empty part may be a null pointer, which memcpy forbids even for 0 bytes
     if (part.empty()) continue;
     std::memcpy(to, part.data(), part.size());
     to += part.size();

@@ -47,7 +47,7 @@ inline std::size_t fraction_digits(std::string_view number) {
 }
 
 /// The shortest text that reads back as `shortest`; if it has more digits than `precision`, `exact`
-/// rounded to these, without trailing zeros.
+/// rounded to `precision` digits, without trailing zeros.
 template <class Shortest>
 std::string float_text(Shortest shortest, double exact, int precision, bool is_scientific) {
   char text[400];  // up to 309 digits before the point, or zeros after it

@@ -14,9 +14,9 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// std::mt19937_64 and its seeding by std::seed_seq, to the bit ([rand.eng.mers],
-/// [rand.util.seedseq]). All files of a program share the functions of the standard library by
-/// name: of two files with different -m flags the linker keeps one copy, which an old processor may
-/// not be able to run. These lie in attn's namespace, whose name encodes the flags.
+/// [rand.util.seedseq]). The linker keeps one copy of each standard library function in a program,
+/// perhaps one compiled with -m flags that an old processor does not support. These functions are
+/// in attn's namespace, whose name encodes the flags.
 class MersenneTwister {
  public:
   /// Seeds like std::mt19937_64(seed).

@@ -92,7 +92,7 @@ class Tensor {
   /// False for a default-constructed tensor, which means "none" where one is optional.
   explicit operator bool() const { return buffer_.data() != nullptr; }
 
-  // Members that return views, those of view(); deleted for temporaries.
+  // TensorView's members that return views; deleted for temporary tensors.
   ATTN_VIEWED(, transpose(int a, int b), transpose(a, b))
   ATTN_VIEWED(, slice(int axis, index_t begin, index_t end), slice(axis, begin, end))
   ATTN_VIEWED(, select(int axis, index_t i), select(axis, i))

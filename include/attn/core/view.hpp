@@ -278,7 +278,7 @@ class TensorView {
     Shape<Rank> from{};
     for (std::size_t a = 0; a < N; ++a) {
       const int axis = axes[a];
-      from[a] = axis < 0 && axis >= -Rank ? axis + Rank : axis;  // the others stay as given
+      from[a] = axis < 0 && axis >= -Rank ? axis + Rank : axis;  // out of range: refused below
     }
     detail::check_permutation(from);
     TensorView result = *this;
@@ -400,7 +400,8 @@ template <Viewable X>
   requires TemporaryOwner<X>
 void view_of(X&&) = delete;  // it would view a temporary
 
-/// Deleted: an expression passes for a tensor, so that every function refuses it by this message.
+/// Deleted: an expression satisfies TensorLike, so that every function refuses it with this
+/// message.
 template <EigenExpression X>
 TensorView<const typename std::remove_cvref_t<X>::Scalar, 2> view_of(X&&) {
   static_assert(!std::same_as<X, X>,

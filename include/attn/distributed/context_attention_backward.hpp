@@ -58,8 +58,8 @@ class WidenedGradientTensors {
   WidenedTensor<4> d_out_, q_, k_, v_, out_, d_q_, d_k_, d_v_;
 };
 
-/// As context_parallel_attention_backward(). q, k and v are those of the caller; tensors() returns
-/// all tensors as GradientTensors<T>.
+/// Implements context_parallel_attention_backward(). q, k and v are those of the caller; tensors()
+/// returns all tensors as GradientTensors<T>.
 template <class T, class Tensors, class... Functors>
 void context_backward(Communicator& communicator, const ContextLayout& layout,
                       const StoredView<const void>& q, const StoredView<const void>& k,

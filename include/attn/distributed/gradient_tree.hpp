@@ -24,7 +24,7 @@ struct TreeNode {
   }
 };
 
-/// Nodes in order; two neighbours that are siblings are replaced by their parent.
+/// Nodes in order; two adjacent siblings are replaced by their parent.
 template <class Sum>
 struct TreeStack {
   struct Entry {

@@ -36,7 +36,7 @@ class HeadExchange {
   }
   KeyRange own_heads() const { return heads_of(communicator_.rank()); }
 
-  /// Allocates by_heads; returns it as a view of all heads, of which only those of this rank may be
+  /// Allocates by_heads and returns it as a view of all heads. Only the heads of this rank may be
   /// read.
   template <class E>
   TensorView4<std::remove_const_t<E>> take(HeadStream<E>& stream) const {

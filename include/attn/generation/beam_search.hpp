@@ -32,7 +32,7 @@ class BeamSearch {
   struct Beam {
     double log_probability;
     index_t node;    ///< its last token
-    index_t parent;  ///< of the live hypotheses a step ago, which one this continues
+    index_t parent;  ///< index of the live hypothesis of the previous step that this continues
   };
 
   explicit BeamSearch(const BeamSearchOptions& options)
@@ -93,7 +93,7 @@ class BeamSearch {
   };
 
   /// candidates_ = the best 2 num_beams continuations, best first: even if num_beams of them end,
-  /// as many stay live.
+  /// num_beams others stay live.
   void choose(TensorView2<const T> log_probabilities) {
     const auto max_candidates = static_cast<std::size_t>(2 * options_.num_beams);
     candidates_.clear();  // a heap with the worst on top

@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The caches of the layers hold the number of tokens.
+/// Throws ValueError for no layers: the caches of the layers hold the number of tokens.
 inline void check_has_layers(std::string_view function, std::size_t found) {
   if (found == 0) throw ValueError(message(function, "model", "have at least one layer", "none"));
 }
@@ -55,7 +55,7 @@ class GptSession {
   const Gpt<T>& model() const { return *model_; }
   const AttentionOptions<Accumulator<T>>& options() const { return options_; }
   /// The keys and values of the tokens so far, one cache per layer; code that changes one must
-  /// change all alike.
+  /// change all in the same way.
   std::span<KvCache<T>> caches() { return caches_; }
   std::span<const KvCache<T>> caches() const { return caches_; }
 
@@ -96,9 +96,9 @@ class GptSession {
                                conversations);
   }
   /// The maximal number of tokens per row in the next step for which each token has, bit for bit,
-  /// the logits of a step of its own. Several, since products have the same bits for any number of
-  /// rows, and so has attention on the decode path. 1 if options mask or forget keys, or if rotary
-  /// angles depend on the length.
+  /// the logits of a step of its own. It exceeds 1 because products, and attention on the decode
+  /// path, have the same bits for any number of rows. It is 1 if options mask or forget keys, or if
+  /// rotary angles depend on the length.
   index_t max_decode_tokens() const {
     Mask mask = options_.mask;
     mask.causal = false;
@@ -160,8 +160,8 @@ class GptSession {
   }
 
  private:
-  /// Keeps the options that remain, besides execution, when no option has an axis of rows, queries
-  /// or keys.
+  /// Whether all options but execution are equal, for options without an axis of rows, queries or
+  /// keys.
   static bool are_alike(const AttentionOptions<Accumulator<T>>& a,
                         const AttentionOptions<Accumulator<T>>& b) {
     const auto of = [](const AttentionOptions<Accumulator<T>>& o) {
@@ -182,8 +182,8 @@ class GptSession {
     if (window >= capacity || moves || options.masked_row != MaskedRow::zero) {
       window = 0;  // all
     } else if (window == 0) {
-      // A query sees no key before its own, but a cache keeps all or at least one: this needs extra
-      // room.
+      // A window of 0 would keep all keys, so the cache keeps one key that no query sees; this
+      // needs one more place.
       window = 1;
       capacity = (std::min)(capacity, Mask::kUnbounded) + 1;
     }

@@ -94,7 +94,7 @@ class DraftModel {
 
  private:
   GptSession<T>* session_;
-  std::vector<index_t> seen_;  ///< by the session
+  std::vector<index_t> seen_;  ///< ids that the session has processed
   Tensor2<Accumulator<T>> logits_;
 };
 

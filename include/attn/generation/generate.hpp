@@ -56,7 +56,8 @@ index_t room_of(const Model& model) {
   }
 }
 
-/// Tokens of the prompt and all new ones but the last, which is not processed.
+/// Checks that the session has room for the prompt and all new tokens but the last, which is not
+/// processed.
 template <class Model>
 void check_room(std::string_view function, const Model& model, index_t prompt_len,
                 index_t max_new_tokens) {
@@ -103,8 +104,9 @@ void assert_generates() {
 /// Prompts continue the model's state: a second call continues after the first. Afterwards the
 /// model has processed all tokens of the result but the last, which the next prompt must begin
 /// with; a row that ends before others is fed its last token until they end. clear() of a session
-/// starts anew. A session needs room for prompt_len + max_new_tokens - 1 tokens. Throws ShapeError
-/// or ValueError before the model is called, then what its step() and likeliest_token() throw.
+/// starts anew. A session needs room for the longest prompt and max_new_tokens - 1 tokens. Throws
+/// ShapeError or ValueError before the model is called, then what its step() and likeliest_token()
+/// throw.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
                                            const GenerationOptions& options) {

@@ -43,7 +43,7 @@ enum class AnswerEnd {
 
 struct GeneratedText {
   std::vector<index_t> ids;  ///< including the end token
-  std::string text;          ///< without it, and without a stop text; valid UTF-8
+  std::string text;          ///< without the end token and a stop text; valid UTF-8
   AnswerEnd end = AnswerEnd::length;
   /// For each token, the natural logarithm of its probability in the model, before any change of
   /// the logits.
@@ -209,7 +209,7 @@ class TextGeneration {
     return false;
   }
 
-  /// Adds the text and the text that was held back before it.
+  /// Adds the text that was still held back, and ends the answer.
   bool finish(AnswerEnd how) {
     say(filter_.push(stream_.finish()));
     if (filter_.stopped()) return end(AnswerEnd::stop_text);

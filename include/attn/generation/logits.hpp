@@ -24,9 +24,9 @@ struct LogitOptions {
   /// dry_multiplier dry_base^(n - dry_allowed_length); 0: off.
   double dry_multiplier = 0;
   double dry_base = 1.75;                  ///< growth of the loss with each token of the repetition
-  index_t dry_allowed_length = 2;          ///< the shortest repetition that costs
+  index_t dry_allowed_length = 2;          ///< the shortest repetition that is penalised
   std::vector<index_t> dry_breakers = {};  ///< tokens that no repetition contains, such as newlines
-  index_t no_repeat_ngram = 0;             ///< no sequence of so many tokens occurs twice; 0: off
+  index_t no_repeat_ngram = 0;             ///< no sequence of this many tokens occurs twice; 0: off
   std::vector<std::pair<index_t, float>> bias = {};  ///< (token, value added to its logit)
 
   bool changes() const {
@@ -44,9 +44,9 @@ template <class F>
 void for_continuations(std::span<const index_t> ids, std::span<const index_t> breakers, F f) {
   const std::size_t count = ids.size();
   const auto from_end = [&](std::size_t i) { return ids[count - 1 - i]; };
-  std::size_t longest = 0;  // until a breaker
+  std::size_t longest = 0;  // number of last tokens without a breaker
   while (longest < count && std::ranges::count(breakers, from_end(longest)) == 0) ++longest;
-  std::vector<std::size_t> common(count, 0);  // of the end, and of what ends i tokens before it
+  std::vector<std::size_t> common(count, 0);  // common end of ids and ids less the last i
   for (std::size_t i = 1, begin = 0, end = 0; i < count; ++i) {
     std::size_t n = i < end ? (std::min)(end - i, common[i - begin]) : 0;
     while (i + n < count && from_end(n) == from_end(i + n)) ++n;

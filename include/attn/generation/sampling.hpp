@@ -29,8 +29,8 @@ index_t likeliest_token(const Logits& logits) {
   return best;
 }
 
-/// Sampling from softmax(logits / temperature). Each option narrows the choice that the options
-/// before it leave.
+/// Sampling from softmax(logits / temperature). Each option filters the tokens that the options
+/// before it keep.
 struct SamplingOptions {
   double temperature = 1;  ///< above 0; towards 0 the most likely token
   /// Keeps logits of at least the largest one minus n standard deviations of all finite logits; 0:
@@ -39,17 +39,17 @@ struct SamplingOptions {
   index_t top_k = 0;  ///< keeps the k most likely tokens; 0: all
   double top_p = 1;   ///< keeps the smallest set whose probabilities reach p, in (0, 1]
   double min_p = 0;   ///< keeps tokens with at least p times the largest probability, in [0, 1]
-  /// Keeps the tokens whose -log probability is nearest to its mean, the entropy, as far as their
-  /// probabilities reach p, in (0, 1].
+  /// Keeps the smallest set of tokens whose probabilities reach p, in (0, 1], in the order of the
+  /// distance between -log(probability) and the entropy.
   double typical_p = 1;
-  /// XTC: with this probability removes all tokens of at least xtc_threshold, before the
-  /// temperature, but the least likely one of them.
+  /// XTC: with this probability, removes all tokens whose probability before the temperature is at
+  /// least xtc_threshold, except the least likely of them.
   double xtc_probability = 0;
   double xtc_threshold = 0.1;  ///< probability of a top choice
-  /// Mirostat 2: removes tokens of a surprise, -log2 probability, above a limit that follows the
-  /// surprise of the drawn tokens towards this target; 0: off.
+  /// Mirostat 2: removes tokens whose surprise, -log2(probability), exceeds a limit. Each draw
+  /// adjusts the limit so that the surprise of drawn tokens approaches this target; 0: off.
   double mirostat_tau = 0;
-  double mirostat_eta = 0.1;  ///< how fast the limit follows
+  double mirostat_eta = 0.1;  ///< learning rate of the limit
   std::uint64_t seed = 0;     ///< seed of the draws
 };
 

@@ -11,12 +11,13 @@ ATTN_NAMESPACE_BEGIN
 /// 0.02, .. of a window.
 struct TranscribeOptions {
   std::vector<index_t> prompt = {};    ///< <|startoftranscript|>, a language, a task
-  index_t end = 0;                     ///< <|endoftext|>, which ends a window; text is below it
+  index_t end = 0;                     ///< <|endoftext|>, which ends a window; ids of text are
+                                       ///< below it
   index_t no_timestamps = 0;           ///< <|notimestamps|>
   std::vector<index_t> suppress = {};  ///< tokens that are never generated, such as music notes
   std::vector<index_t> begin_suppress = {};  ///< tokens that are not generated first
   index_t max_first_time =
-      50;  ///< the first segment begins at most so many steps of 0.02 s after the window
+      50;  ///< the first segment begins at most this many steps of 0.02 s after the window
 };
 
 /// A piece of speech between two times.
@@ -71,8 +72,8 @@ void allow_timed_tokens(TensorView1<T> logits, std::span<const index_t> tokens,
 }
 
 /// Appends the segments of one window, of samples [begin, end), and returns where the next window
-/// begins: at the last two times in a row, unless a single time ends the window. Tokens behind them
-/// are of a segment without end, which the next window decodes again. Source: transformers,
+/// begins: at the last two times in a row, unless a single time ends the window. Tokens after them
+/// belong to a segment without end, which the next window decodes again. Source: transformers,
 /// WhisperGenerationMixin._retrieve_segment().
 inline index_t append_segments(std::span<const index_t> tokens, const TranscribeOptions& options,
                                index_t begin, index_t end,
@@ -155,8 +156,8 @@ std::vector<index_t> transcribe_window(const Whisper<T>& model, const Features& 
 
 /// Transcribes samples of any length at 16 kHz, in windows of 320 max_source_positions samples (30
 /// s), each decoded independently. If another segment begins after the last complete one of a
-/// window, the next window begins where that one ends. Features are those of the whole recording,
-/// whose loudest sound sets their lower limit. Throws ShapeError or ValueError.
+/// window, the next window begins at the end of the last complete one. Features are those of the
+/// whole recording, whose loudest sound sets their lower limit. Throws ShapeError or ValueError.
 template <class T, TensorLike Samples>
 std::vector<TranscribedSegment> transcribe(const Whisper<T>& model, const Samples& samples,
                                            const TranscribeOptions& options,

@@ -72,18 +72,19 @@ class AtomicFile {
 
  private:
   [[noreturn]] void fail(std::string_view expected) const {
-    // The standard streams do not promise to say why, but here errno is what they met.
+    // Standard streams need not report a reason, but on the supported systems they leave it in
+    // errno.
     detail::throw_io_error("AtomicFile", path_, expected,
                            errno != 0 ? detail::reason(errno) : "a failed write");
   }
 
-  // A rename may reach the disk before the contents do; after a power cut the name would then stand
-  // for an empty file.
+  // A rename may reach the disk before the contents do; after a power cut the name would then refer
+  // to an empty file.
   bool reached_disk() const {
 #if ATTN_HAS_MMAP
     const int file = ::open(temporary_.c_str(), O_WRONLY | O_CLOEXEC);
     if (file < 0) return false;
-    // EINVAL: a file system that cannot sync, such as a pseudo one, has no more to promise.
+    // EINVAL: the file system, for example a pseudo one, cannot sync.
     const bool synced = ::fsync(file) == 0 || errno == EINVAL;
     ::close(file);
     return synced;

@@ -13,8 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Nothing for what is no base64 with its padding, line ends among that. Source: RFC 4648,
-/// section 4.
+/// Returns nothing unless the text is padded base64 without line ends. Source: RFC 4648, section 4.
 inline std::optional<std::string> bytes_of_base64(std::string_view text) {
   constexpr std::string_view kLetters =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -38,7 +37,7 @@ inline std::optional<std::string> bytes_of_base64(std::string_view text) {
       bytes += static_cast<char>(bits >> count & 0xFF);
     }
   }
-  // What is left of the last letter is zero.
+  // The unused bits of the last letter must be 0.
   if ((bits & ((1u << count) - 1)) != 0) return std::nullopt;
   return bytes;
 }

@@ -21,7 +21,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The whole text as JSON. Throws IoError naming the file; a key that an object has twice is one.
+/// The whole text as JSON. Throws IoError naming the file, also if an object has a key twice.
 inline nlohmann::json parse_json(std::string_view function, std::string_view text,
                                  const std::string& file_name) {
   using Json = nlohmann::json;
@@ -52,7 +52,7 @@ inline std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-/// A value as errors show it, cut.
+/// A value as text for errors, truncated.
 inline std::string json_text(const nlohmann::json& value) {
   return value.is_structured()
              ? value.type_name()
@@ -62,7 +62,7 @@ inline std::string json_text(const nlohmann::json& value) {
 }  // namespace detail
 
 /// A JSON object. A key whose value is null counts as missing. Errors are ValueErrors that name
-/// file and key. Asking marks keys as read: not for several threads at once.
+/// file and key. Member functions mark keys as read, so they are not thread-safe.
 class ConfigFile {
  public:
   /// Throws IoError for a file that cannot be read or is no JSON object.
@@ -117,7 +117,7 @@ class ConfigFile {
     read_.insert(std::string(key));
     return !found->is_null();
   }
-  /// Whether not even null stands there.
+  /// Whether the object has no such key; a key whose value is null exists.
   bool lacks(std::string_view key) const { return json_->find(key) == json_->end(); }
 
   /// T is bool, an integer type, double or std::string. Integers must fit, numbers be finite.
@@ -145,7 +145,7 @@ class ConfigFile {
       return value.get<double>();
     }
   }
-  /// The same, or `otherwise` where it is missing.
+  /// The value of a key, or `otherwise` if it is missing.
   template <class T>
   T get(std::string_view key, T otherwise) const {
     return has(key) ? get<T>(key) : otherwise;
@@ -218,7 +218,7 @@ class ConfigFile {
   std::pair<std::string, double> numbered_text(std::string_view key) const {
     return numbered_text(key, "be a pair of a text and a finite number", array(key));
   }
-  /// A list of such pairs.
+  /// A list of pairs of a text and a finite number.
   std::vector<std::pair<std::string, double>> numbered_texts(std::string_view key) const {
     std::vector<std::pair<std::string, double>> result;
     for (const nlohmann::json& pair : array(key))
@@ -234,7 +234,7 @@ class ConfigFile {
     for (const auto& [name, one] : value.items()) result.emplace_back(name, index(key, one));
     return result;
   }
-  /// Whether there is a text, or a list whose first entry is one.
+  /// Whether the value is a text, or a list whose first entry is one.
   bool holds_text(std::string_view key) const {
     if (!has(key)) return false;
     const nlohmann::json& value = *json_->find(key);
@@ -247,7 +247,7 @@ class ConfigFile {
     return static_cast<index_t>(json_->find(key)->size());
   }
 
-  /// An object within: its keys are called "key.inner" in errors and by unread().
+  /// The object of a key: its keys are called "key.inner" in errors and by unread().
   ConfigFile object(std::string_view key) const {
     if (!has(key)) fail(key, "be given", "none");
     const nlohmann::json& value = *json_->find(key);
@@ -265,7 +265,7 @@ class ConfigFile {
     return result;
   }
 
-  /// Keys with a value that nobody has asked for, sorted.
+  /// Keys with a value that were not read, sorted.
   std::vector<std::string> unread() const {
     std::vector<std::string> result;
     for (const auto& [key, value] : json_->items()) {

@@ -46,7 +46,7 @@ class Inflater {
       if (stream_.avail_in == 0) {
         const std::size_t given = (std::min)(stored_.size(), most);
         stream_.next_in =
-            const_cast<Bytef*>(reinterpret_cast<const Bytef*>(stored_.data()));  // read alone
+            const_cast<Bytef*>(reinterpret_cast<const Bytef*>(stored_.data()));  // only read
         stream_.avail_in = static_cast<uInt>(given);
         stored_ = stored_.subspan(given);
       }

@@ -16,8 +16,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The parts one after another, integers in decimal. (Also because g++ 12 warns of an overlap in
-/// "text" + string that does not exist.)
+/// The parts one after another, integers in decimal. (Also avoids "text" + string, in which g++ 12
+/// warns of an overlap by mistake.)
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;

@@ -144,7 +144,7 @@ const std::byte* decode_elements(const std::byte* from, bool is_swapped, TensorV
 template <class T, int Rank>
 void decode_stored(DType dtype, std::span<const std::byte> data, bool is_swapped,
                    TensorView<T, Rank> out) {
-  // Without this an extent of 2^40 beside one of 0 would be counted through.
+  // Otherwise the loop would run over an extent of 2^40 beside one of 0.
   if (out.size() == 0) return;
   with_stored_type<T>(
       dtype, [&]<class Stored>(Stored) { decode_elements<Stored>(data.data(), is_swapped, out); });

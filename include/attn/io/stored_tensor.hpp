@@ -16,7 +16,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// One tensor as a member function of a file's class reads it.
+/// A tensor that a member function of a file's class reads.
 struct StoredTensor {
   std::string_view reader;  ///< the class, for errors
   std::string_view file, name;

@@ -33,7 +33,7 @@ struct DecoderLayerSaved {
 
 namespace detail {
 
-/// A sublayer of a DecoderLayer, of one of its norms.
+/// The steps of one sublayer of a DecoderLayer, selected by its norm.
 template <class T>
 SublayerSteps<T> decoder_steps(const DecoderLayer<T>& layer, DecoderLayerSaved<T>& saved,
                                const Norm<T>& norm, NormSaved<T>& norm_saved, index_t place) {

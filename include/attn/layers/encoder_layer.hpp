@@ -36,8 +36,8 @@ struct TransformerLayerOptions {
   /// biases.
   MultiHeadAttentionOptions attention = {};
   /// With kv_lora_rank > 0: latent attention instead of multi-head attention; the layer sets
-  /// embed_dim, num_heads and dropout, and rotary and scale to those of `attention`, whose other
-  /// options must then not change results, such as softcap and window.
+  /// embed_dim, num_heads and dropout, and takes rotary and scale from `attention`. Other options
+  /// of `attention` that change results, such as softcap and window, must keep their defaults.
   LatentAttentionOptions latent = {};
 
   MultiHeadAttentionOptions attention_options() const {

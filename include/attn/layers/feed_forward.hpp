@@ -65,7 +65,7 @@ auto feed_forward(const X& x, const W1& weight1, const B1& bias1, const W2& weig
 struct FeedForwardOptions {
   index_t d_model = 0;                       ///< features of input and output
   index_t dim_feedforward = 2048;            ///< hidden features
-  Activation activation = Activation::relu;  ///< silu is swish
+  Activation activation = Activation::relu;  ///< between the linear layers; silu is swish
   bool gated = false;  ///< hidden = activation(gate(x)) up(x): SwiGLU with silu, GeGLU with gelu
   bool bias = true;    ///< of the linear layers
   /// Gated: names gate and up as one parameter, gate_up_proj, as in Phi-3.

@@ -13,7 +13,7 @@ struct FeedForwardSaved {
   LinearSaved<T> linear1,
       linear2;                   ///< inputs of both; that of the second is the activation's output
   Saved<T, 3> before;            ///< output of linear1; gated: the gate, then up
-  detail::DropoutPlace dropout;  ///< behind the activation; set by layers
+  detail::DropoutPlace dropout;  ///< after the activation; set by layers
 
   index_t bytes() const { return linear1.bytes() + linear2.bytes() + before.bytes(); }
 };

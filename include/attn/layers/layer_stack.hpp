@@ -25,7 +25,7 @@ struct TransformerStackOptions {
   /// Rotary embedding per layer, instead of layer.attention.rotary: layer n uses entry n % size,
   /// which may be none.
   std::vector<std::optional<RotaryOptions>> rotary = {};
-  /// The first so many layers have the ordinary feed-forward of `layer` instead of experts.
+  /// Number of first layers with the ordinary feed-forward of `layer` instead of experts.
   index_t dense_layers = 0;
   /// Buckets of distances with a learned bias shared by all layers (T5): see t5_relative_bias(); 0:
   /// none.
@@ -93,7 +93,7 @@ class LayerStack {
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   std::vector<Layer> layers;  ///< those with weights of their own
-  Norm<T> norm;               ///< without a weight where there is none
+  Norm<T> norm;               ///< without a weight if there is no final norm
   Tensor2<T> relative_bias;   ///< (relative_buckets, num_heads), or empty
   index_t relative_max_distance = 128;
   bool relative_bidirectional = true;

@@ -74,8 +74,9 @@ void forward_stack(const Stack& stack, TensorView3<const T> in, TensorView3<T> o
   }
 }
 
-/// Backward of the norm, then run(layer, saved, gradients) for each layer from the last one on,
-/// with d_x in place; before it again(layer, saved, in, out) for a layer with only its input saved.
+/// Runs the backward of the norm, then calls run(layer, saved, gradients) for each layer, the last
+/// one first, with d_x in place. If only the input of a layer is saved, calls again(layer, saved,
+/// in, out) before run().
 template <class T, class Stack, class LayerSaved, class Gradients, class Again, class F>
 void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<T> d_x,
                     StackSaved<LayerSaved, T>& saved, Gradients& gradients,
@@ -214,7 +215,7 @@ struct TransformerSaved {
   EncoderSaved<T> encoder;
   DecoderSaved<T> decoder;
   Saved<T, 3> memory;   ///< the encoder's result
-  DropoutStep dropout;  ///< layers of the decoder are numbered behind those of the encoder
+  DropoutStep dropout;  ///< layers of the decoder are numbered after those of the encoder
 
   index_t bytes() const { return encoder.bytes() + decoder.bytes() + memory.bytes(); }
 };

@@ -271,7 +271,7 @@ class Linear {
 
   detail::ParameterVersion version_;
   detail::PackedCopy<T> packed_;
-  detail::CompressedParts<Accumulator<T>> compressed_;  ///< one, or as many as visit_parts() shows
+  detail::CompressedParts<Accumulator<T>> compressed_;  ///< one, or as many as visit_parts() visits
 };
 
 ATTN_NAMESPACE_END

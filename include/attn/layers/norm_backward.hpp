@@ -24,7 +24,7 @@ void forward(const Norm<T>& layer, Input3<T> x, Output3<T> out, NormSaved<T>& sa
 
 namespace detail {
 
-/// For x of any rank.
+/// The backward of Norm for x of any rank.
 template <class T, int Rank>
 void backward_of_norm(const Norm<T>& layer, const TensorView<const T, Rank>& d_out,
                       const TensorView<const T, Rank>& x, const TensorView<T, Rank>& d_x,

@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Attention options for training: without dropout in the call, that of the layer.
+/// Attention options for training: dropout is that of the layer if the call has none.
 template <class Acc, class Attention>
 AttentionOptions<Acc> training_options(AttentionOptions<Acc> options, const Attention& layer,
                                        const DropoutPlace& dropout) {
@@ -21,7 +21,7 @@ AttentionOptions<Acc> training_options(AttentionOptions<Acc> options, const Atte
 }
 
 /// Norms and dropout around an attention or feed-forward, and their saved inputs. `behind_saved` is
-/// used only with a norm behind.
+/// used only with norms.behind.
 template <class T>
 struct SublayerSteps {
   SublayerNorms<T> norms;
@@ -37,7 +37,7 @@ struct SublayerGradients {
   Norm<Accumulator<T>>* behind = nullptr;
 };
 
-/// The forward of SublayerNorms, with dropout of f or of the norm behind it, that saves for
+/// The forward of SublayerNorms, with dropout after f or after norms.behind, that saves for
 /// backward. run(from, residual, to) computes to = f(from) + residual and saves `from` in `input`.
 template <class T, class F>
 void forward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>& x,
@@ -77,8 +77,8 @@ void forward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>&
 
 /// Sets d_x, which may be d_out or the residual, to the gradient of x + the residual, and adds the
 /// gradients of the norms to `gradients`. run(d, residual, to) computes to = residual + the
-/// gradient of f's input, from the gradient d of f's output. The residual is d_out, or the sum that
-/// other sublayers that read x have left; post-norm has none.
+/// gradient of f's input, from the gradient d of f's output. The residual is d_out, or the sum of
+/// gradients from other sublayers that read x; post-norm has none.
 template <class T, class F>
 void backward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>& d_out,
                        const TensorView3<const T>& residual, const TensorView3<T>& d_x,

@@ -30,7 +30,7 @@ struct BertOptions {
   bool scale_embedding = false;  ///< multiply word embeddings by the root of their features (Gemma)
   bool embedding_norm = true;    ///< layer norm of the embeddings
   bool embedding_norm_bias = true;  ///< of that norm
-  /// Further options of the encoder; Bert sets num_layers and, of each layer, what has a field
+  /// Further options of the encoder; Bert sets num_layers, and the layer options that have a field
   /// above.
   TransformerStackOptions encoder = {.layer = {.attention = {.separate_in_proj = true}}};
 

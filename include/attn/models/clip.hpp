@@ -18,8 +18,8 @@ struct ClipOptions {
   InputEmbeddingOptions text_embedding = {};  ///< words and learned positions
   TransformerStackOptions text = {};          ///< layers of the text
   index_t projection_dim = 512;               ///< features of both vectors
-  /// The vector of a text is that of its first token with this id, or of token 0 if it has none.
-  /// Not given: that of the token with the largest id.
+  /// A text's vector is computed from its first token with this id, or from token 0 if it has none;
+  /// by default, from the token with the largest id.
   std::optional<index_t> end_id = {};
 };
 

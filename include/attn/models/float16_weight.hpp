@@ -62,7 +62,7 @@ class Float16Weight final : public CompressedWeight<float> {
  private:
   static constexpr index_t kWidenedElements = index_t{1} << 18;  // 1 MB
 
-  /// Its rows from `first` on.
+  /// Widens the rows from `first` on.
   void widen(index_t first, TensorView2<float> to, const Execution& execution) const {
     if (!packed_) {
       return convert(weight_.view().slice(0, first, first + to.extent(0)), to, execution);
@@ -109,9 +109,10 @@ class Float16Weight final : public CompressedWeight<float> {
 /// Converts each weight matrix of a float or 16-bit module, including word tables, to `element`:
 /// BF16 or F16, each number rounded once to nearest even; F32 leaves them. Norms, biases, position
 /// tables and activations stay unchanged; activations may optionally be rounded to bfloat16 before
-/// they meet these weights. The float weights are freed: such a module cannot be trained;
-/// save_quantized() writes it. Weights that are already compressed stay. Throws ValueError, and
-/// changes nothing, for other element types and for a finite weight that would round to infinity.
+/// they are multiplied by these weights. The float weights are freed: such a module cannot be
+/// trained; save_quantized() writes it. Weights that are already compressed stay. Throws
+/// ValueError, and changes nothing, for other element types and for a finite weight that would
+/// round to infinity.
 template <class Module>
 void store_weights(Module& module, DType element, bool rounds_activations = false) {
   const auto store = [&]<class E>(E) {

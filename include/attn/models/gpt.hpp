@@ -18,7 +18,7 @@ struct GptOptions {
   index_t max_positions = 1024;  ///< of sinusoidal and learned positions
   index_t position_offset = 0;   ///< rows of the learned table before position 0 (OPT: 2)
   bool scale_embedding = false;  ///< multiply embeddings by sqrt(d_model)
-  double embedding_factor = 1;   ///< and by this factor
+  double embedding_factor = 1;   ///< further factor of embeddings
   bool embedding_norm = false;   ///< layer norm of the embeddings, as in BLOOM
   bool norm = true;              ///< final norm before the logits
   bool tied = true;        ///< compute logits with the word embedding instead of a separate weight
@@ -26,8 +26,9 @@ struct GptOptions {
   double logit_scale = 1;  ///< factor of the logits
   double logit_softcap = 0;           ///< then logit = softcap tanh(logit / softcap); 0: none
   std::vector<index_t> windows = {};  ///< per layer: see TransformerStackOptions
-  std::vector<std::optional<RotaryOptions>> rotary = {};  ///< per layer: see there
-  index_t dense_layers = 0;                               ///< layers without experts: see there
+  std::vector<std::optional<RotaryOptions>> rotary = {};  ///< see TransformerStackOptions
+  index_t dense_layers = 0;                               ///< first layers without experts: see
+                                                          ///< TransformerStackOptions
 
   InputEmbeddingOptions embedding_options() const {
     return {.vocab_size = vocab_size,
@@ -53,8 +54,8 @@ struct GptOptions {
 
 namespace detail {
 
-/// Calls fail(expected, found) if a file requests rotary angles of so many positions that they take
-/// more memory than the weights, estimated from options, and more than 64 MB, for small models.
+/// Calls fail(expected, found) if a file requests so many positions that the rotary angles take
+/// more than 64 MB and more memory than the weights, which are estimated from options.
 template <class Fail>
 void check_positions(const GptOptions& options, const Fail& fail) {
   const auto number = [](index_t n) { return static_cast<double>(n); };

@@ -172,7 +172,8 @@ class LanguageModel {
     if (options.pack) gpt_.pack();
   }
 
-  /// Queries, keys and values lose most from 8 bits, and have few weights: an eighth of SmolLM2's.
+  /// Projections of queries, keys and values lose the most accuracy in 8 bits, and have few
+  /// weights: an eighth of SmolLM2's.
   static ActivationFormat activations_of(std::string_view name, ActivationFormat activations) {
     const bool makes_heads =
         name.find(".self_attn.") != name.npos && name.find(".out_proj.") == name.npos;

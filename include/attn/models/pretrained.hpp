@@ -60,7 +60,7 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 enum class PretrainedModel { gpt, bert, vit, clip, seq2seq_transformer, whisper };
 
 /// The model that a config.json describes, by its model_type; gemma3_text is a Bert with
-/// use_bidirectional_attention. Throws ValueError for a model_type of none.
+/// use_bidirectional_attention. Throws ValueError for a model_type of no model.
 inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
   const auto type = config.get<std::string>("model_type");
   const auto is_in = [&](const auto& table) {

@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 /// How weights are stored: bits per weight, including scales.
 enum class WeightFormat {
   int8,  ///< 8 bits, and a float per row
-  q8_0,  ///< 8.5 bits: GGUF blocks, 32 neighbours with a scale
+  q8_0,  ///< 8.5 bits: GGUF blocks of 32 consecutive weights with a scale
   q5_1,  ///< 9 bits in memory, 6 in files; with an offset
   q5_0,  ///< 8.5 bits in memory, 5.5 in files
   q4_1,  ///< 5 bits, with an offset

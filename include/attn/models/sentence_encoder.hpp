@@ -88,7 +88,7 @@ class SentenceEncoder {
   const SentenceEncoderOptions& options() const { return options_; }
   const SentenceTokenizer& tokenizer() const { return tokenizer_; }
   const Bert<T>& bert() const { return bert_; }
-  /// The layers behind the pooling; most folders have none.
+  /// The layers after the pooling; most folders have none.
   const std::vector<SentenceDense<T>>& dense() const { return dense_; }
 
   /// The parameters of bert(), without those of dense layers.

@@ -24,7 +24,8 @@ struct VitOptions {
   Activation hidden_act = Activation::gelu;  ///< activation of the feed-forward
   bool qkv_bias = true;                      ///< bias of the query, key and value projections
   index_t num_labels = 0;                    ///< classes; 0: no classifier
-  index_t num_register_tokens = 0;           ///< tokens without position behind the class token
+  index_t num_register_tokens = 0;           ///< register tokens after the class token; they have
+                                             ///< no position
   /// If given, images of other sizes get interpolated positions; otherwise they are errors.
   std::optional<Bicubic> interpolation = {};
   bool patch_bias = true;       ///< bias of the patch embedding

@@ -138,7 +138,7 @@ class Whisper {
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  Linear<T> conv1, conv2;  ///< of 3 neighbours, channel by channel: see extract_frames()
+  Linear<T> conv1, conv2;  ///< of 3 consecutive frames, channel by channel: see extract_frames()
   Tensor2<T> positions;    ///< (max_source_positions, d_model), of the encoder
   InputEmbedding<T> tgt_embedding;
   Transformer<T> transformer;

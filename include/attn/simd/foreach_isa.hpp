@@ -6,8 +6,8 @@
 // Everything that the text needs must have been included before: nothing is included for the first
 // time here. No include guard: one inclusion per kernel header. Includes nothing if attn::compiled
 // has the kernels, except for text that only a program can instantiate
-// (ATTN_KERNEL_TEXT_IN_PROGRAM): loops over a user's functor. ATTN_KERNEL_TEXT_EXTENDED: text for
-// targets that extend others too.
+// (ATTN_KERNEL_TEXT_IN_PROGRAM): loops over a user's functor. ATTN_KERNEL_TEXT_EXTENDED includes
+// the text for targets that extend others, too.
 
 #if !defined(ATTN_KERNEL_TEXT)
 #error "define ATTN_KERNEL_TEXT before including foreach_isa.hpp"

@@ -70,7 +70,7 @@ constexpr Isa base(Isa isa) {
   return kBases[static_cast<std::size_t>(isa)];
 }
 
-/// Whether bfloat16 products take neighbours in pairs: by vectors, or in tiles.
+/// Whether bfloat16 products take pairs of consecutive k, by vectors or in tiles.
 constexpr bool multiplies_pairs(Isa isa) { return isa == Isa::avx512bf16 || isa == Isa::amx; }
 
 constexpr std::string_view name(Isa isa) {

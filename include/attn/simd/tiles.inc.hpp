@@ -12,7 +12,7 @@
 //   Tiles::add_bytes<C, A, B>(): C (16 x 16, int32) += A (16 rows x 64 k, signed) B (16 quads of
 //     k x 16 columns, unsigned)
 //   Tiles::add_signed_bytes<C, A, B>(): add_bytes with signed B
-// A row of B holds 2 or 4 neighbours k of one column after another, 4 bytes per column.
+// A row of B holds 2 or 4 consecutive k of one column after another, 4 bytes per column.
 
 #if defined(ATTN_TARGET_TILES)
 #include ATTN_TARGET_TILES

@@ -22,7 +22,8 @@ struct BpeVocabulary {
   PreTokenizer pre_tokenizer = PreTokenizer::gpt2;
   bool ignore_merges = false;  ///< a whole word that is a token is not split, as in Llama 3
   bool nfc = false;            ///< normalise texts to Unicode form C first, except special tokens
-  std::optional<index_t> unknown = {};  ///< token of bytes without a token; none: they are left out
+  std::optional<index_t> unknown = {};  ///< token for bytes that have none; not given: they are
+                                        ///< left out
 };
 
 namespace detail {
@@ -59,7 +60,7 @@ inline bool append_bytes_of_letters(std::string_view spelling, std::string& to) 
   }
   return true;
 }
-/// As above; returns nothing in that case.
+/// The bytes of a token's spelling; nothing if it contains another letter.
 inline std::optional<std::string> bytes_of_letters(std::string_view spelling) {
   std::string result;
   if (!append_bytes_of_letters(spelling, result)) return std::nullopt;

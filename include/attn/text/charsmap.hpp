@@ -80,7 +80,7 @@ class Charsmap {
   static std::size_t offset(std::uint32_t unit) {
     return std::size_t{unit >> 10} << ((unit >> 9 & 1) != 0 ? 8 : 0);
   }
-  /// Of a character.
+  /// Whether a character begins with this byte.
   static bool is_begin(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 
   /// Number of bytes of the first grapheme cluster; 1 for bytes that are not text.

@@ -22,15 +22,15 @@ struct ChatMessage {
 
 namespace detail {
 
-/// A canonical form of a template's text: ignores white space and the kind of quotes within tags,
-/// line ends after tags and text that dashes of tags strip. Other text and strings stay, \n in
-/// strings becomes a line end; escapes other than of n, quotes and \ leave a quote, which no known
-/// template has there.
+/// A canonical form of a template's text. Removes white space within tags, the line end after a
+/// tag, and text that the dash of a tag strips; writes all quotes of strings as the same character.
+/// Keeps other text and strings, with \n as a line end. An unknown escape becomes a quote, which no
+/// known template has in its place.
 inline std::string normal_template(std::string_view text) {
   std::string result;
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
   std::size_t text_begin = 0;  // within result: start of the text after the last tag
-  bool begins_line = true;     // there
+  bool begins_line = true;     // whether the text at text_begin begins a line
   for (std::size_t at = 0; at < text.size();) {
     const std::string_view open = text.substr(at, 2);
     if (open != "{%" && open != "{{") {
@@ -229,7 +229,7 @@ class ChatTemplate {
     message,
     none,
     in_first_question,
-    before_first_question,  ///< as above, trimmed separately
+    before_first_question,  ///< in the first question, trimmed separately
     in_last_question,
   };
 
@@ -403,7 +403,7 @@ class ChatTemplate {
       add(pieces, gap_, false);
     }
   }
-  /// The text after `system`, inside its own text.
+  /// Adds a message whose text begins with `system`.
   void add_message(std::vector<TextPiece>& pieces, const ChatMessage& message,
                    std::string_view system = "") const {
     if (leaves_out_empty_system_ && message.role == "system" && message.content.empty()) return;
@@ -453,7 +453,7 @@ class ChatTemplate {
     }
     if (!is_mistral_) add_opening(pieces, "assistant");
   }
-  /// An answer of Qwen 3: after the last question with its thoughts, before it without.
+  /// An answer of Qwen 3: with its thoughts if it follows the last question, else without.
   static std::string with_thoughts(const std::string& content, bool is_behind, bool is_last) {
     constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
     std::string thoughts, answer = content;

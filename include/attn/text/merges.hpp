@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The token that two neighbours merge into, and the priority of the merge.
+/// The token that two adjacent tokens merge into, and the priority of the merge.
 struct Merge {
   std::int32_t rank = -1;  ///< -1: these two do not merge
   std::int32_t token = -1;
@@ -78,7 +78,7 @@ class MergedWord {
   struct Symbol {
     std::int32_t id;  ///< -1: a character without a token
     std::int32_t begin,
-        size;  ///< its bytes within the word; of none once it is merged into another
+        size;  ///< its bytes within the word; size 0 once it is merged into another
     std::int32_t before, next;  ///< -1: none
   };
 
@@ -86,7 +86,7 @@ class MergedWord {
     symbols_.clear();
     heap_.clear();
   }
-  /// What follows the last one.
+  /// Adds the next symbol.
   void add(std::int32_t id, std::size_t begin, std::size_t size) {
     const auto at = static_cast<std::int32_t>(symbols_.size());
     if (at > 0) symbols_.back().next = at;
@@ -116,7 +116,7 @@ class MergedWord {
       std::pop_heap(heap_.begin(), heap_.end());
       heap_.pop_back();
       Symbol& left = symbol(best.left);
-      // Merged away, or with a new neighbour: lengths only grow.
+      // Skips a candidate if a symbol was merged or has a new neighbour: lengths only grow.
       if (left.size == 0 || left.next < 0 || left.size + symbol(left.next).size != best.size)
         continue;
       Symbol& right = symbol(left.next);

@@ -14,9 +14,9 @@ ATTN_NAMESPACE_BEGIN
 /// Named as in GGUF files (tokenizer.ggml.pre).
 enum class PreTokenizer {
   gpt2,       ///< contractions, letters, digits, other signs; the last three with a preceding space
-  smollm,     ///< as above, with each digit a separate word
+  smollm,     ///< gpt2 with each digit a separate word
   llama_bpe,  ///< letters with a preceding sign, digits in threes, line ends after signs
-  qwen2,      ///< as above, with each digit a separate word
+  qwen2,      ///< llama_bpe with each digit a separate word
 };
 
 /// The pre-tokenizer of a name such as "llama-bpe", if it is known.

@@ -27,7 +27,7 @@ enum class SentencePieceKind {
 enum class SpacePrefix {
   none,
   every,       ///< before every part between special tokens
-  every_word,  ///< as above, unless the part begins with a space
+  every_word,  ///< before every part that does not begin with a space
   first_word,  ///< before the first part, unless it begins with one
 };
 
@@ -57,7 +57,7 @@ struct SentencePieceVocabulary {
   bool ignore_merges = false;  ///< a whole text or word that is a token is not split
   /// The token of characters that have neither token nor bytes; none: they are left out.
   std::optional<index_t> unknown = {};
-  bool fuse_unknown = true;  ///< several of them in a row are one
+  bool fuse_unknown = true;  ///< consecutive unknown characters become one token
   SpaceStrip strip = SpaceStrip::one;
   /// How texts are normalised first, except for special tokens.
   SentencePieceNormal normal = {};
@@ -192,7 +192,7 @@ class SentencePiece {
     }
   }
 
-  /// -1: none. The token of bytes with spaces.
+  /// The id of the token with these bytes, which may contain spaces; -1: none.
   std::int32_t id(std::string_view bytes) const { return ids_(replaced(bytes, " ", kSpaceLetter)); }
 
   /// `is_first`: nothing precedes it, not even special tokens.
@@ -340,8 +340,8 @@ class SentencePiece {
   std::array<std::int32_t, 256> byte_ids_{};
   MergeTable merges_;
   std::vector<std::int32_t> ranks_;  ///< of BPE by scores
-  SortedTokens sorted_;              ///< of unigram,
-  std::vector<double> scores_;       ///< and theirs
+  SortedTokens sorted_;              ///< of unigram
+  std::vector<double> scores_;       ///< scores of the tokens of unigram
   double unknown_score_ = 0;
   SentencePieceKind kind_ = SentencePieceKind::bpe;
   SpacePrefix prefix_ = SpacePrefix::every;

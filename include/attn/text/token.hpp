@@ -28,9 +28,9 @@ enum class TokenKind : std::int32_t {
 /// How a special token treats the text around it, as in the added tokens of tokenizer.json.
 struct TokenEdges {
   bool single_word = false;  ///< matches only without a letter, digit or underscore beside it
-  bool lstrip = false;       ///< removes white space before it,
-  bool rstrip = false;       ///< and after it
-  bool is_late = false;      ///< searched in what other special tokens leave
+  bool lstrip = false;       ///< removes white space before it
+  bool rstrip = false;       ///< removes white space after it
+  bool is_late = false;      ///< searched in the text between other special tokens
 };
 
 /// A piece of a text. Text from a user must not become control tokens, whatever it looks like.

@@ -55,8 +55,8 @@ class Tokenizer {
     model_.emplace<detail::ByteLevelBpe>(vocabulary, pieces_, is_text);
   }
 
-  /// Throws ValueError for the reasons above, and unless scores are one finite number per token and
-  /// bytes are spelled correctly.
+  /// Throws ValueError for the reasons of the other constructor, and unless scores are one finite
+  /// number per token and bytes are spelled correctly.
   explicit Tokenizer(const SentencePieceVocabulary& vocabulary) : strip_(vocabulary.strip) {
     // Merging by scores is specific to SentencePiece: user-defined tokens are not merged into
     // others. They are searched after spaces have become letters.
@@ -267,7 +267,7 @@ class Tokenizer {
   std::array<std::vector<Special>, 256> specials_;  ///< by first byte, the longest first
   std::variant<detail::ByteLevelBpe, detail::SentencePiece> model_;
   SpaceStrip strip_ = SpaceStrip::none;
-  bool has_late_ = false;      ///< some special tokens are searched in what others leave
+  bool has_late_ = false;      ///< some special tokens are searched in the text between others
   bool folds_spaces_ = false;  ///< U+2581 in texts is a space from the beginning
 };
 

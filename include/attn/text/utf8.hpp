@@ -19,7 +19,7 @@ ATTN_NAMESPACE_BEGIN
 /// One character of a text: its code point and how many bytes it takes.
 struct Utf8Char {
   std::int32_t code;  ///< -1 where the byte belongs to no valid sequence
-  std::size_t size;   ///< 1 then
+  std::size_t size;   ///< bytes; 1 if code is -1
 };
 
 /// The first character of a text that is not empty.

@@ -16,7 +16,7 @@ ATTN_NAMESPACE_BEGIN
 struct LossScaleOptions {
   double initial = 65536;          ///< initial factor
   double growth = 2;               ///< multiplies the factor after growth_interval finite steps
-  double backoff = 0.5;            ///< multiplies it after non-finite gradients
+  double backoff = 0.5;            ///< multiplies the factor after non-finite gradients
   index_t growth_interval = 2000;  ///< consecutive steps with finite gradients
 };
 

@@ -22,7 +22,7 @@ struct AdamOptions {
   double beta1 = 0.9;       ///< decay of the running mean of gradients
   double beta2 = 0.999;     ///< decay of the running mean of squared gradients
   double eps = 1e-8;        ///< added to the root of the mean square
-  double weight_decay = 0;  ///< without groups
+  double weight_decay = 0;  ///< weight decay of all parameters, without groups
   /// AdamW: parameters shrink by rate * weight_decay; otherwise an L2 penalty as in Sgd.
   bool decoupled = false;
   /// Parameter groups; empty: all parameters with weight_decay.
@@ -36,7 +36,7 @@ inline void check_number(bool holds, std::string_view function, std::string_view
                          std::string_view what, double found) {
   if (!holds) throw ValueError(message(function, name, what, std::to_string(found)));
 }
-/// For rates and decays.
+/// Throws ValueError unless x, a rate or decay, is finite and at least 0.
 inline void check_not_negative(std::string_view function, std::string_view name, double x) {
   check_number(x >= 0 && std::isfinite(x), function, name, "be finite and at least 0", x);
 }

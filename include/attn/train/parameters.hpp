@@ -27,7 +27,7 @@ struct TrainedParameter {
   std::function<void(const Execution&)> publish_frozen = {};
 };
 
-/// Parameters that an optimizer treats alike.
+/// Parameters that an optimizer updates with the same options.
 struct ParameterGroup {
   /// Whether a parameter, by its name, is in the group. It belongs to the first group that accepts
   /// it; a parameter in no group is not updated.

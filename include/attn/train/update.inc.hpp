@@ -52,9 +52,9 @@ inline void update_sgd(const detail::SgdUpdate<T>& u, const Executor& executor, 
   });
 }
 
-/// In sixteen sums, which AVX-512 keeps in two vectors, so that the order of additions does not
-/// depend on the instruction set. Squares of floats are exact in double, hence the same bits on
-/// every set.
+/// Adds squares in sixteen sums, which AVX-512 keeps in two vectors, so that the order of additions
+/// does not depend on the instruction set. Squares of floats are exact in double, hence the same
+/// bits on every set.
 template <class T>
 inline void sum_squares(const detail::SquareSums<T>& problem, const Executor& executor,
                         Workspace&) {

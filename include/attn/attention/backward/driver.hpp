@@ -44,7 +44,7 @@ class Backward {
                     d_bias.extent(1) < forward_.num_heads();
       joins_splits = joins_splits || d_bias.extent(3) < forward_.scores[3];
     }
-    // So is work on lists of gathered keys, which may share keys.
+    // Tasks on lists of gathered keys are joined, too, because lists may share keys.
     joins_splits = joins_splits || forward_.gathered;
     const index_t kv_heads = forward_.num_kv_heads();
     const index_t heads = problem_.kv_heads.end - problem_.kv_heads.begin;
@@ -81,7 +81,7 @@ class Backward {
 
   static index_t block_kv() { return BackwardTiling(1).block_kv; }
 
-  /// d_k and d_v of all keys of a key/value head = 0, to which lists of gathered keys add.
+  /// Sets d_k and d_v of all keys of a key/value head to 0; lists of gathered keys add to them.
   void clear_gradients(const GatheredKeys::Row& of) const {
     for (index_t j = 0; j < problem_.d_k.extent(2); ++j) {
       std::fill_n(problem_.d_k.at_index({of.b, of.kv_head, j, 0}), forward_.head_dim(), T{0});
@@ -191,7 +191,7 @@ class Backward {
   index_t row_at(index_t b, index_t h, index_t i) const {
     return forward_.row_at(b, h, i) - first_row_;
   }
-  /// Partial d_q of a split behind the first.
+  /// Partial d_q of a split after the first.
   T* split_d_q(index_t split) {
     return split_d_q_.data() + (split - 1) * rows_ * forward_.score_dim();
   }

@@ -29,7 +29,7 @@ struct GradientKernels {
   /// y += a x
   void (*add_scaled)(index_t n, T a, const T* x, T* y);
   T (*dot)(index_t n, const T* x, const T* y);
-  /// y += a x, except where x is 0: y may be NaN there.
+  /// dot(n, x, y) without the elements where x is 0: y may be NaN there.
   T (*dot_where)(index_t n, const T* x, const T* y);
   bool (*all_finite)(index_t rows, index_t n, const T* x, index_t stride);
 };

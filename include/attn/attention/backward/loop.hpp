@@ -59,7 +59,7 @@ class BackwardLoop {
   /// The keys of `block` that the block of rows from `first` on sees.
   KeyRange seen_by_rows(index_t first, KeyRange block) const {
     const KeyRange seen = intersection(task_.scratch.seen[first / kRows], block);
-    // A BlockTable may also show none of the keys between those seen.
+    // A BlockTable may also mask out keys between those seen.
     const bool trims = forward_.functors.blocks && seen.begin < seen.end;
     return trims ? queries_.rows_from(first).seen(seen) : seen;
   }
@@ -141,8 +141,8 @@ class BackwardLoop {
     }
   }
 
-  /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, for `count` rows and the keys in `columns`, of
-  /// which the mask functor shows them `chunks`.
+  /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, for `count` rows and the keys in `columns`,
+  /// whose visibility under the mask functor is `chunks`.
   void add_products(index_t count, const TileKeys* of_tile, KeyRange columns,
                     const KeyChunks& chunks) const {
     // 64 keys of 64 floats are 16 KB: they stay in L1 for all row tiles.

@@ -38,7 +38,7 @@ struct BackwardProblem {
   TensorView4<T> d_q, d_k, d_v;
   AttentionBackwardCall<T> call;
   RowFunctor<T> score_derivative = {};  ///< the score functor's derivative
-  RowFunctor<T> prob_derivative = {};   ///< the prob functor's
+  RowFunctor<T> prob_derivative = {};   ///< the prob functor's derivative
   /// Derivatives of the score functor with respect to the parameters whose gradients are requested.
   std::array<RowFunctor<T>, kMaxScoreParameters> parameter_derivatives = {};
   /// Only gradients of these key/value heads and of the queries that share them are computed; head

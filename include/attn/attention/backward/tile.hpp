@@ -9,8 +9,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The keys that the rows of a tile see, as columns of the block, and what the mask functor shows
-/// of them.
+/// The keys that the rows of a tile see, as columns of the block, and their visibility under the
+/// mask functor.
 struct TileKeys {
   KeyRange columns;
   KeyChunks chunks;
@@ -31,9 +31,9 @@ class BackwardTile {
  public:
   explicit BackwardTile(const BackwardTask<T>& task) : task_(task), rows_(task) {}
 
-  /// Clears weights and score gradients of rows [r, r + height) outside of `columns`, the keys that
-  /// these rows see, within `seen`, the keys that the block of rows sees, up to a whole tile of
-  /// keys.
+  /// Clears weights and score gradients of rows [r, r + height) in the columns of `seen`, up to a
+  /// whole tile of keys, that are not in `columns`. These rows see `columns`; the block of rows
+  /// sees `seen`.
   void clear_beyond(index_t r, index_t height, KeyRange columns, KeyRange seen) const {
     const index_t end = seen.end + kMaxTileRows;  // score_stride has room
     const bool any = columns.begin < columns.end;
@@ -47,8 +47,8 @@ class BackwardTile {
     }
   }
 
-  /// to[r, j] = scale a_r . b_j for n rows of `a` and the keys of `panels` that row tile t, of
-  /// tiles[t], sees. Panels are the outer loop, so that each stays in L1 for all tiles; with
+  /// to[r, j] = scale a_r . b_j for n rows of `a` and, for each row tile t, the keys of `panels`
+  /// that tiles[t] sees. Panels are the outer loop, so that each stays in L1 for all tiles; with
   /// tiles outermost, panels come from L2, which took 1.1 times as long.
   void multiply(index_t n, index_t dim, const T* a, const T* panels, T scale, const TileKeys* tiles,
                 KeyRange seen, T* to) const {

@@ -61,7 +61,7 @@ struct CallTypes {
       rank_v<Q> == 4 && rank_v<K> == 4 && rank_v<V> == 4 && rank_v<Out> == 4;
   static constexpr bool is_float =
       std::same_as<In, float> || std::same_as<In, double> || Float16Element<In>;
-  /// Or float queries with 16-bit keys and values.
+  /// Whether element types are equal, or queries are float and keys and values 16-bit.
   static constexpr bool is_one_type =
       std::same_as<scalar_t<V>, scalar_t<K>> && std::same_as<scalar_t<Out>, In> &&
       (std::same_as<scalar_t<K>, In> || (std::same_as<In, float> && Float16Element<scalar_t<K>>));

@@ -1,4 +1,4 @@
-// BlockTable: what a mask functor shows of each block of queries and keys.
+// BlockTable: the visibility of each block of queries and keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +23,7 @@ struct BlockTable {
     return {shape[0], shape[1], blocks_of(shape[2], q_shift), blocks_of(shape[3], kv_shift)};
   }
 
-  /// Of a range of queries and a range of positions of keys, neither of them empty.
+  /// The visibility of a range of key positions to a range of queries; neither is empty.
   Visibility visibility(index_t b, index_t h, KeyRange queries, KeyRange keys) const {
     const Shape<4> extents = grid();
     const index_t head = (extents[0] == 1 ? 0 : b) * extents[1] + (extents[1] == 1 ? 0 : h);

@@ -1,4 +1,4 @@
-// checked_gather(): checks the gathered keys of a call, and what they do not compose with.
+// checked_gather(): checks gathered keys and refuses options that they do not support.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,7 +29,7 @@ ATTN_COLD void refuse_beside_gather(const AttentionOptions<T>& options) {
   refuse("max_logits", static_cast<bool>(options.max_logits));
 }
 
-/// Of a call with scores of shape (batch, num_heads, q_len, kv_len).
+/// The gathered keys of a call with scores of shape (batch, num_heads, q_len, kv_len).
 template <class T>
 ATTN_ONCE_A_CALL GatheredKeys checked_gather(const AttentionOptions<T>& options,
                                              const Shape<4>& scores, index_t num_kv_heads) {

@@ -28,7 +28,7 @@ struct GatheredKeys {
     return {head / num_kv_heads, head % num_kv_heads, b % blocks};
   }
 
-  // Not inlined, so that calls without lists inline only the question whether there are any.
+  // Not inlined, so that calls without lists inline only the test for them.
 
   /// Lengths of batch row b.
   ATTN_COLD SequenceLengths sequence(index_t b) const {

@@ -95,8 +95,7 @@ struct AttentionProblem {
     const SequenceLengths row = lengths(b);
     return (std::max)(row.keys(options.mask) - row.first_key, index_t{0});
   }
-  /// Number of unpadded keys of the batch row, which MaskedRow::mean averages; requires first_key
-  /// 0.
+  /// The unpadded keys of the batch row, which MaskedRow::mean averages; requires first_key 0.
   KeyRange unpadded_keys(index_t b) const {
     const auto& padding = options.mask.left_padding;
     const index_t end = keys_of(b);

@@ -171,7 +171,7 @@ ATTN_COLD void recompute_without_hidden(ForwardTask<T>& task, index_t x) {
   } else {
     const index_t n = task.scratch.out_stride;
     RowState<T> state{kMinusInf<T>, T{0}};
-    T* merged = task.scratch.sums + task.queries.height() * n;  // behind the task's one tile
+    T* merged = task.scratch.sums + task.queries.height() * n;  // after the task's one tile
     std::fill_n(merged, n, T{0});
     for (index_t split = 0; split < task.tiling.kv_splits; ++split) {
       for (QueryRow<T>& each : task.rows.all()) each.state = {kMinusInf<T>, T{0}};

@@ -31,7 +31,7 @@ struct AttentionPart {
   /// Recomputes the rows in `non_finite` with hidden values as 0, in the same stages and parts.
   bool recomputes = false;
   RowState<T>* states;  ///< (batch, num_heads, queries)
-  T* output_scales;     ///< the same, set by the last part
+  T* output_scales;     ///< (batch, num_heads, queries), set by the last part
   T* sums;              ///< (batch, num_heads, queries, head_dim_v)
   std::uint8_t*
       non_finite;  ///< (batch, num_heads, queries), set by the last part: see hides_keys()

@@ -18,19 +18,19 @@ template <class T>
 struct CodeQueries {
   const std::int8_t* codes;  ///< rows, `row_bytes` apart, a multiple of `step`
   index_t row_bytes;
-  const T* scales;             ///< of the rows, times that of the call
-  const std::int32_t* starts;  ///< of their sums
+  const T* scales;             ///< of the rows, times the scale of the call
+  const std::int32_t* starts;  ///< initial values of the rows' sums
   const T* means;              ///< scale q . mean (rows, kMaxMeans)
 };
 
-/// A panel of quantised keys, column by column; four neighbouring elements of a column are
-/// adjacent.
+/// A panel of quantised keys, column by column; four consecutive elements of a column are adjacent
+/// in memory.
 template <class T>
 struct CodePanel {
   const std::uint8_t* codes;
   const T* scales;
-  index_t mean;    ///< of the first columns
-  index_t shared;  ///< how many; the others have the next mean
+  index_t mean;    ///< index of the mean of the first columns
+  index_t shared;  ///< number of these columns; the others have the next mean
 };
 
 template <class T>

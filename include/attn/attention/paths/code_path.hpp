@@ -116,7 +116,7 @@ class CodePath final : public TiledPath<T, Values> {
   const CodeKernels<T>& kernels_;
   const CodeScratch<T>& scratch_;
   index_t panel_width_;
-  KeyRange shown_;  ///< by intervals, to any query of the sequence
+  KeyRange shown_;  ///< keys that intervals keep for at least one query
   index_t first_position_, row_bytes_;
 };
 

@@ -101,7 +101,7 @@ inline constexpr int kPairSumRows = 8, kPairSumVectors = 2;
 using PairSums = Vec<float>[kPairSumRows][kPairSumVectors];
 
 /// sums[r][v] += a row of A (rows `a_stride` elements apart) times columns of B, which stores
-/// neighbouring k in pairs, rows `b_stride` pairs apart. Each sum is one chain in the order of k.
+/// consecutive k in pairs, rows `b_stride` pairs apart. Each sum is one chain in the order of k.
 ATTN_INLINE void add_pair_products(index_t count, const bfloat16* a, index_t a_stride,
                                    const float* b, index_t b_stride, PairSums& sums) {
   using V = Vec<float>;

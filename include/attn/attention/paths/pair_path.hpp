@@ -38,7 +38,7 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
  private:
   index_t panel_bytes() const override { return kPairColumns * d_ * index_t{sizeof(bfloat16)}; }
 
-  /// Padded with zeros.
+  /// Copies one row and pads it with zeros.
   void copy_row(const void* from, void* to) const {
     const index_t size = task_.problem.head_dim() * index_t{sizeof(bfloat16)};
     std::memcpy(to, from, static_cast<std::size_t>(size));
@@ -66,7 +66,7 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
   using TiledPath<T, PairValues<T>>::task_;
   const PairKernels<T>& kernels_;
   const PairScratch<T>& scratch_;
-  index_t d_;  ///< of rows that are filled up
+  index_t d_;  ///< elements of a padded row
 };
 
 /// For `isa` with pair products.

@@ -20,7 +20,7 @@ class PairValues {
   /// steps.
   void load(index_t first_key, KeyRange keys) const { copy_shown(first_key, keys, nullptr); }
 
-  /// Also 0 where `shown`, if given, is -inf.
+  /// Packs values like load(), but writes 0 for keys whose `shown`, if given, is -inf.
   void copy_shown(index_t first_key, KeyRange keys, const T* shown) const {
     const index_t n = scratch_.out_stride, dv = task_.problem.head_dim_v();
     T* both = scratch_.pairs.two_values;

@@ -117,8 +117,8 @@ struct ElementKernels {
   /// queries and n keys, through pointers to their rows; scales of int8 keys are not applied.
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, index_t queries_stride,
                      const void* const* keys, T scale, T* scores, index_t stride);
-  /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j of the decode path for as many rows;
-  /// scales of int8 values are not applied. `first`: index of v_0 in its block of keys.
+  /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j of the decode path for `height`
+  /// rows; scales of int8 values are not applied. `first`: index of v_0 in its block of keys.
   void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
                           index_t weights_stride, const void* const* values, T* out,
                           index_t out_stride, const T* rescale);

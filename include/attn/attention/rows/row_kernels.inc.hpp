@@ -82,8 +82,8 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   });
 }
 
-/// Lanes of 0, then as many of -inf. A static member, because g++ exports variable templates even
-/// with -fvisibility=hidden.
+/// A vector of 0, then a vector of -inf. A static member, because g++ exports variable templates
+/// even with -fvisibility=hidden.
 template <class T>
 struct ShownThenHidden {
   static constexpr auto kLanes = [] {

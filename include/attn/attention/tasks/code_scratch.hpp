@@ -13,7 +13,7 @@ namespace detail {
 
 /// Number of consecutive positions whose keys share a mean.
 inline constexpr index_t kKeysOfMean = 64;
-/// Maximal number of means of one block of keys: those of 512 keys that begin within one.
+/// Maximal number of means of one block of keys: 512 keys have at most 9.
 inline constexpr index_t kMaxMeans = 16;
 /// Maximal number of elements that one step of the products takes: quantised rows are padded with
 /// zeros to a multiple.

@@ -1,4 +1,4 @@
-// KeyChunks: what the mask functor shows of a block of keys, by chunks.
+// KeyChunks: the visibility of a block of keys under the mask functor, by chunks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// For the rows of one tile. Without a BlockTable all chunks are alike.
+/// For the rows of one tile. Without a BlockTable all chunks have the same visibility.
 struct KeyChunks {
   /// A multiple of every panel's width. Blocks of keys begin at multiples of it.
   static constexpr index_t kKeys = 64;

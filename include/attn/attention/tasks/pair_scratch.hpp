@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Two neighbouring elements in the order of summation, side by side.
+/// Two consecutive elements in the order of summation.
 using ElementPair = std::uint32_t;
 /// Rows of a query tile, columns per product, and elements per summation step (16 pairs).
 inline constexpr index_t kPairRows = 32, kPairColumns = 32, kPairStep = 32;

@@ -98,7 +98,7 @@ struct AttentionPlan {
   index_t head_groups(index_t kv_heads) const {
     return (kv_heads + heads_per_task - 1) / heads_per_task;
   }
-  /// Of a batch row.
+  /// Number of tasks of a batch row.
   index_t tasks_of(const detail::SequenceTiling& tiling, index_t kv_heads) const {
     return head_groups(kv_heads) * tiling.tasks(rows_per_task);
   }

@@ -56,7 +56,7 @@ void cap_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
   }
 }
 
-/// Applies the mask functor to the chunks that it shows in part.
+/// Applies the mask functor to the partially visible chunks.
 template <class T>
 void mask_by_functor(const RowFunctor<T>& mask, const ScoreRow<T>& row, const KeyChunks& chunks) {
   chunks.for_each_run({row.first_key, row.first_key + row.n}, [&](KeyRange keys, Visibility shown) {
@@ -70,8 +70,8 @@ void mask_by_functor(const RowFunctor<T>& mask, const ScoreRow<T>& row, const Ke
 }
 
 /// Applies ALiBi, relative and additive biases, then boolean masks and the mask functor. Masks come
-/// last, so that they also mask out a NaN in the bias of a masked key. `chunks`: what the mask
-/// functor shows of these keys.
+/// last, so that they also mask out a NaN in the bias of a masked key. `chunks`: the visibility of
+/// these keys under the mask functor.
 template <class T>
 void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
               const ScoreRow<T>& row, const KeyChunks& chunks) {

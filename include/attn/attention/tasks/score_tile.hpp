@@ -27,7 +27,7 @@ struct ScoreTile {
   index_t stride;
 
   T* sums;           ///< of weights times values, out_stride of the scratch apart
-  KeyChunks chunks;  ///< what the mask functor shows of `keys`
+  KeyChunks chunks;  ///< visibility of `keys` under the mask functor
   bool is_last_block;
 
   index_t num_keys() const { return keys.end - keys.begin; }

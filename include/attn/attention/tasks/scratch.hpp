@@ -64,7 +64,7 @@ struct CallScratch {
   AttentionPlan::Sequence* sequences;
   ForwardScratch<T>* workers;  ///< of each thread
   T* split_sums;               ///< kMaxDecodeRows rows of each split
-  RowState<T>* split_states;   ///< and their states
+  RowState<T>* split_states;   ///< states of the rows of split_sums
 
   ATTN_ONCE_A_CALL CallScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
                                const AttentionPlan& plan) {

@@ -27,7 +27,7 @@ struct ForwardTask {
   RowBlock next;  ///< the worker's next task, to prefetch; no rows if there is none
   TaskRows<T> rows;
   QueryTiles<T> queries;
-  bool changes_scores;  ///< see changes_scores(): something besides intervals of keys acts on them
+  bool changes_scores;  ///< whether options or functors change scores: see changes_scores()
 
   ForwardTask(const AttentionProblem<T>& call, const ForwardKernels<T>& call_kernels,
               const SequenceTiling& sequence, const ForwardScratch<T>& worker_scratch,
@@ -58,7 +58,6 @@ struct ForwardTask {
 
   /// Sums of tile t, row after row.
   T* tile_sums(index_t t) const { return scratch.sums + t * queries.height() * scratch.out_stride; }
-  /// Sums of row r.
   T* sums(index_t r) const {
     return tile_sums(r / queries.tile_rows()) + r % queries.tile_rows() * scratch.out_stride;
   }

@@ -60,13 +60,13 @@ class TaskRows {
   /// The smallest range that contains every key of `keys` visible to at least one row.
   KeyRange seen(KeyRange keys) const { return seen_by(0, count_, keys); }
 
-  /// As above, for rows [r, r + count).
+  /// seen() for rows [r, r + count).
   KeyRange seen_by(index_t r, index_t count, KeyRange keys) const {
     return uniform_ && !trims() ? seen_by_row(r, keys) : seen_by_any(r, count, keys);
   }
 
-  /// What the mask functor shows rows [r, r + count) of `keys`, which lie in the block that begins
-  /// at first_key: by the BlockTable, else by classify().
+  /// The visibility of `keys` to rows [r, r + count) under the mask functor, from the BlockTable,
+  /// else from classify(). `keys` lie in the block that begins at first_key.
   KeyChunks chunks(index_t r, index_t count, index_t first_key, KeyRange keys) const {
     KeyChunks result{.first_key = first_key};
     if (!has_table_) {
@@ -85,7 +85,8 @@ class TaskRows {
  private:
   bool trims() const { return trims_by_table_ || classifies_; }
 
-  /// For rows [r, r + count), which may belong to several heads: by the BlockTable or classify().
+  /// The visibility of `keys` to rows [r, r + count), which may belong to several heads, from the
+  /// BlockTable or classify().
   Visibility visibility(index_t r, index_t count, KeyRange keys, bool by_table) const {
     const RowFunctors<T>& functors = problem_.functors;
     const KeyRange positions{keys.begin + first_position_, keys.end + first_position_};

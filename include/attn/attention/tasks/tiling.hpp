@@ -72,10 +72,9 @@ struct SequenceTiling {
   index_t stored_splits() const { return kv_splits > 1 ? kv_splits : 0; }
 };
 
-/// The largest number of queries in one call that gives the same bits as as many calls with one
-/// query each; at least 1. The first query sees kv_len keys, each further one a key more. All of
-/// them take the decode path, together and alone, and all their lengths lie within one step of
-/// kKeyStep keys.
+/// The largest number of queries for which one call gives the same bits as one call per query; at
+/// least 1. The first query sees kv_len keys, each further one a key more. All of them take the
+/// decode path, together and alone, and all their lengths lie within one step of kKeyStep keys.
 inline index_t max_decode_queries(index_t heads_per_kv_head, index_t kv_len) {
   const index_t left = round_up(kv_len, kKeyStep) - kv_len;
   return std::clamp(SequenceTiling::max_decode_rows(heads_per_kv_head, kv_len) / heads_per_kv_head,

@@ -16,12 +16,12 @@ static_assert(std::endian::native == std::endian::little,
 
 /// One tensor's type, extents and bytes.
 struct GgufEntry {
-  std::uint32_t type = 0;  ///< its number in the file, of a type that is read or not
+  std::uint32_t type = 0;  ///< its number in the file, also of an unsupported type
   std::vector<index_t>
       shape;         ///< outermost first, the reverse of the file's order; empty for a scalar
   index_t size = 1;  ///< elements
   std::uint64_t begin = 0;  ///< within the file
-  std::uint64_t bytes = 0;  ///< 0 where the type is not read
+  std::uint64_t bytes = 0;  ///< 0 for unsupported types
 };
 
 struct GgufHeader {
@@ -104,7 +104,7 @@ inline GgufValue gguf_value(GgufCursor& cursor, std::span<const std::byte> file,
     return {type, false, 1, file.subspan(begin, cursor.at() - begin)};
   }
   const GgufValueType element = gguf_value_type(cursor, what);
-  // ggml's own reader accepts none either.
+  // ggml's reader refuses arrays of arrays, too.
   if (element == GgufValueType::ARRAY) cursor.fail(what, "be an array of values", "one of arrays");
   const bool strings = element == GgufValueType::STRING;
   const std::uint64_t count =

@@ -27,7 +27,7 @@ inline float inverse_scale(float d) {
   return std::isfinite(inverse) ? inverse : 0;
 }
 
-/// For 4 or 5 bits; `codes` are those of the block.
+/// Writes the codes of a block of 4 or 5 bits.
 inline void put_gguf_codes(const std::array<int, 32>& codes, std::byte* high, std::byte* to) {
   for (std::size_t i = 0; i < 16; ++i) {
     to[i] = static_cast<std::byte>((codes[i] & 15) | (codes[i + 16] & 15) << 4);

@@ -17,7 +17,7 @@ enum class GgufType : std::uint32_t {
   F32 = 0,
   F16 = 1,
   Q4_0 = 2,  ///< 32 codes of 4 bits, a scale
-  Q4_1 = 3,  ///< with an offset
+  Q4_1 = 3,  ///< 32 codes of 4 bits, a scale and an offset
   Q5_0 = 6,
   Q5_1 = 7,
   Q8_0 = 8,   ///< 32 codes of 8 bits, a scale
@@ -73,7 +73,7 @@ inline std::string gguf_type_name(std::uint32_t number) {
 constexpr std::string_view name(GgufType type) {
   return detail::gguf_type_row(static_cast<std::uint32_t>(type))->name;
 }
-/// Elements of a block, neighbours in a row; 1 for the float types.
+/// Number of elements of a block, consecutive in a row; 1 for the float types.
 constexpr std::size_t block_elements(GgufType type) {
   return detail::gguf_type_row(static_cast<std::uint32_t>(type))->block_elements;
 }

@@ -4,15 +4,15 @@
 // With one or two rows of A, hardware prefetchers suffice. With more, B is prefetched line by line
 // between the FMAs, into L2, since L1 has fewer fill buffers (attn_report sdpa_decode_gqa).
 
-/// B is read as this many streams, equal parts of its rows, one row of each in turn. Hardware
-/// prefetchers follow several streams, but not two within one page. Zen 4, one query on keys and
-/// values from memory: four streams of each take 0.83 of the time of eight streams of keys and one
-/// of values (attn_report sdpa_decode).
+/// The rows of B are divided into this many equal parts, read as streams: one row of each in turn.
+/// Hardware prefetchers follow several streams, but not two within one page. Zen 4, one query on
+/// keys and values from memory: four streams of each take 0.83 of the time of eight streams of keys
+/// and one of values (attn_report sdpa_decode).
 inline constexpr int kStreams = 4;
 
-/// The most sums that dot_block() keeps. 8 hide the latency of the FMAs. 32 registers allow 16: 4
-/// rows by 4 take 8 loads for 16 FMAs where 4 by 2 take 6 for 8, and some cores load only one
-/// AVX-512 vector a cycle. One row of A keeps 4 sums, since memory limits it, not latency.
+/// The most sums that dot_block() keeps. 8 hide the latency of the FMAs. 32 registers allow 16: a
+/// block of 4 x 4 takes 8 loads for 16 FMAs, one of 4 x 2 takes 6 for 8, and some cores load only
+/// one AVX-512 vector per cycle. One row of A keeps 4 sums, since memory limits it, not latency.
 inline constexpr int kDotSums = Registers::kDotSums;
 
 /// Number of rows of B that dot_block() takes with R rows of A.
@@ -58,9 +58,9 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* con
   for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, out + 4 * i);
 }
 
-/// Rows of A at once, if there are more than kMaxRowsAlone. Only one size: each further one costs
-/// compile time, and three rows take the time of four if memory limits (attn_report sdpa_queries).
-/// Without FMA, one.
+/// The rows of A in a block, if there are more than kMaxRowsAlone. Only one size: each further one
+/// costs compile time, and three rows take the time of four if memory limits (attn_report
+/// sdpa_queries). 1 without FMA.
 inline constexpr int kRowsAtOnce = Registers::kDotRows;
 
 /// Up to this many rows of A are multiplied one after another by rows of B that stay in L1. Zen 4:

@@ -66,7 +66,7 @@ class PackedWeights {
   index_t n() const { return n_; }
   Isa isa() const { return isa_; }
   const T* data() const { return packed_.data(); }
-  index_t size() const { return packed_.size(); }  ///< elements it takes
+  index_t size() const { return packed_.size(); }  ///< number of packed elements
   explicit operator bool() const { return packed_.data() != nullptr; }
   /// True if there are weights, packed for the instruction set that a call runs on.
   bool serves(const Execution& execution) const {
@@ -273,7 +273,7 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
                                                       execution);
 }
 
-/// As above with a 16-bit epilogue, which has no residual but c.
+/// gemm_sums() with a 16-bit epilogue, whose only residual is c.
 template <Float16Element E>
 void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, const E* packed_b,
                index_t n, const TensorView2<float>& c, const Epilogue<E>& epilogue,

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Packed values have 32 bits: an element widened to float or, for targets with pair products, two
-// neighbours along k. So blocks, panels and tiles are those of float products, over k values or
-// half as many pairs; only the tile's multiply-add differs. C is float until the epilogue is done.
+// elements of consecutive k. So blocks, panels and tiles are those of float products, over k values
+// or half as many pairs; only the tile's multiply-add differs. C is float until the epilogue is
+// done.
 
 #if defined(ATTN_TARGET_PAIRS)
 namespace pairs {

@@ -38,7 +38,8 @@ struct GemmProblem {
   const T* residual;
   index_t residual_row;
   bool accumulate;  ///< C = beta C + A B, summed from beta C on; else the residual is added last
-  index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< products, and from one to the next
+  index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< number of products, and strides
+                                                             ///< between them
   PanelSource<T> source;
 };
 

@@ -11,11 +11,12 @@ namespace detail {
 
 /// The most rows of A in products with unpacked rows of B (dot.inc.hpp): attention's decode path.
 inline constexpr index_t kMaxDecodeRows = 12;
-/// These kernels take up to this many rows of A at once; memory must hold a multiple of them.
+/// The kernels of dot.inc.hpp take up to this many rows of A at once; memory must hold a multiple
+/// of this number of rows.
 inline constexpr index_t kDecodeRowsAtOnce = 4;
 static_assert(kMaxDecodeRows % kDecodeRowsAtOnce == 0);
 /// The order of sums over n rows of B depends only on ceil(n / kKeyStep), so that one more row
-/// often changes no other's share.
+/// often does not change how the others are summed.
 inline constexpr index_t kKeyStep = 16;
 
 }  // namespace detail

@@ -53,7 +53,7 @@ enum class ALayout { interleaved, rows, columns };
 enum class TileUpdate {
   assign,           ///< C = A B
   scale,            ///< C = factor[0] (A B), prefetching as many bytes as B has
-  scale_b_in_l1,    ///< the same without prefetches
+  scale_b_in_l1,    ///< C = factor[0] (A B), without prefetches
   rescale_and_add,  ///< C = factor[row] C + A B
   add,              ///< C += A B
 };

@@ -17,12 +17,12 @@ enum class ActivationFormat {
   /// Rounded to bfloat16, to nearest even; then computed as with exact, but with WeightFormat::bf16
   /// in pairs where that is faster.
   bf16,
-  /// Quantised to 8 bits: scale = max |x| / 127 for every 32 neighbours (if weights have one scale
-  /// per row: for each half of the row, or each third and so on if halves would be longer than
-  /// 1024); sums are integers.
+  /// Quantised to 8 bits: scale = max |x| / 127 for every 32 consecutive k (if weights have one
+  /// scale per row: for each half of the row, or each third and so on if halves would be longer
+  /// than 1024); sums are integers.
   int8,
-  /// Quantised in two terms: the values of int8 and their residual, also in 8 bits; one product of
-  /// two rows each. The error is a 254th of int8's.
+  /// Quantised as the sum of two int8 terms, the values of int8 and their residual: each row is
+  /// multiplied as two rows. The error is a 254th of int8's.
   int16,
 };
 
@@ -35,8 +35,8 @@ constexpr bool is_integer(ActivationFormat activations) {
 
 struct QuantizedProblem {
   GemmProblem<float> product;      ///< without B
-  const QuantizedMatrix* weights;  ///< one below the other, of as many columns
-  index_t parts;                   ///< of them
+  const QuantizedMatrix* weights;  ///< stacked along their rows, with the same k
+  index_t parts;                   ///< number of weights
 };
 
 template <class Acc>

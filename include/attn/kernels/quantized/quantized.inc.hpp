@@ -10,8 +10,8 @@
 #endif
 
 /// How many of k activations share a scale if weights have one scale per row: half of them, or
-/// fewer, so that integer sums are exact; whole tiles. A large activation then degrades only its
-/// half of the row (bench/precision prints the error of embeddings).
+/// fewer, so that integer sums are exact; a multiple of a tile. A large activation then degrades
+/// only its half of the row (bench/precision prints the error of embeddings).
 inline index_t row_piece(index_t k) {
   constexpr index_t kTile = 64, kMax = ExpandedPanels::kMaxK;
   const index_t pieces = std::max(index_t{2}, (k + kMax - 1) / kMax);

@@ -6,14 +6,14 @@
 struct QuantizedRows {
   std::int8_t* codes;
   index_t row_bytes;      ///< from one row to the next
-  index_t piece, pieces;  ///< of k
+  index_t piece, pieces;  ///< number of k in a piece, and of pieces in a row
   float* scales;          ///< (row, piece)
   float* sums;            ///< scale times the sum of codes, which offsets are multiplied by
   std::int32_t* starts;   ///< -zero times the sum of codes
 };
 
-/// Quantises one row of k activations at `x`, x_k apart. `shared` neighbours have one scale. With
-/// `has_rest` the line, which may be x, becomes the residual.
+/// Quantises one row of k activations at `x`, x_k apart. Each `shared` consecutive ones have one
+/// scale. With `has_rest`, the residual is written to `line`, which may be x.
 inline void quantize_row(const float* x, index_t x_k, index_t k, index_t shared, int zero,
                          const QuantizedRows& rows, index_t row, float* line, bool has_rest) {
   using V = Vec<float>;

@@ -163,14 +163,14 @@ inline void gemv_tile(const detail::GemmProblem<float>& g, const detail::Quantiz
   }
 }
 
-/// Columns [begin, end), `begin` that of a panel.
+/// Columns [begin, end); `begin` is the first column of a panel.
 template <bool kWide, bool kNarrow>
 inline void gemv_columns(const detail::GemmProblem<float>& g, const detail::QuantizedMatrix& w,
                          const QuantizedRows& a, std::span<const GemvRows> tiles, index_t begin,
                          index_t end) {
   constexpr int kPanels = gemv_panels(1);
   for (index_t j = begin; j < end; j += 16 * kPanels) {
-    // After the last panel follows what another thread reads.
+    // The memory after the last panel is not prefetched: another thread reads it.
     index_t row = 0, distance = j + 16 * kPanels < end ? kPanels * w.panel_bytes() : 0;
     for (const GemvRows& tile : tiles) {
       const auto multiply = [&](auto height) {

@@ -15,10 +15,9 @@ ATTN_NAMESPACE_BEGIN
 
 /// How quantised values are decoded: weight = scale * (code - zero) + offset.
 struct QuantizedFormat {
-  int bits = 8;  ///< bits per code: 4 or 8
-  index_t block =
-      32;          ///< neighbours along k that share scale and offset: 16, 32, or 0: a whole row
-  int zero = 128;  ///< the code of weight 0, in 0 .. 2^bits - 1
+  int bits = 8;        ///< bits per code: 4 or 8
+  index_t block = 32;  ///< consecutive k that share scale and offset: 16, 32, or 0: a whole row
+  int zero = 128;      ///< the code of weight 0, in 0 .. 2^bits - 1
   bool has_offset = false;
   bool has_wide = true;  ///< codes above 127 occur
   bool float_scales =
@@ -32,8 +31,8 @@ namespace detail {
 /// Quantised weights W (n, k) in the layout of the kernels, panels of 16 rows of W: the columns of
 /// x W^T. A panel holds the scales of its blocks (block after block, 16 columns each), then the
 /// offsets, then the codes (quantised values); each part begins at a multiple of 64 bytes. Codes
-/// are in groups of four k: 16 columns with four neighbours each, 64 bytes. 4-bit codes: 64 bytes
-/// hold groups g (low halves) and g + 4 (high halves) of a block of 32. k is padded to whole
+/// are in groups of four k: 16 columns with four consecutive k each, 64 bytes. 4-bit codes: 64
+/// bytes hold groups g (low halves) and g + 4 (high halves) of a block of 32. k is padded to whole
 /// groups.
 struct QuantizedMatrix {
   static constexpr index_t kPanelColumns = 16, kGroup = 4, kGroupBytes = kPanelColumns * kGroup;
@@ -45,7 +44,7 @@ struct QuantizedMatrix {
   index_t groups() const { return (k + kGroup - 1) / kGroup; }
   index_t blocks() const { return format.block == 0 ? 1 : k / format.block; }
   index_t panels() const { return (n + kPanelColumns - 1) / kPanelColumns; }
-  index_t scale_bytes() const {  ///< of one panel, and of its offsets as many
+  index_t scale_bytes() const {  ///< of one panel; its offsets take as many
     const index_t size = format.float_scales ? index_t{sizeof(float)} : index_t{sizeof(float16)};
     return round_up(blocks() * kPanelColumns * size, index_t{kAlignment});
   }
@@ -81,8 +80,8 @@ class QuantizedRowWriter {
     }
     set_bytes(block, pairs, scale, offset);
   }
-  /// As above with bytes in the layout of the panel: 8-bit codes, or 4-bit codes i and i + 16 in
-  /// one byte.
+  /// set() with bytes in the layout of the panel: 8-bit codes, or 4-bit codes i and i + 16 in one
+  /// byte.
   template <class Scale>
   void set_bytes(index_t block, const std::uint8_t* bytes, Scale scale, Scale offset) const {
     constexpr index_t kGroup = QuantizedMatrix::kGroup;

@@ -7,7 +7,7 @@ struct CodePanels {
   const float* scales[Int8::kPanels];   ///< (piece, 16)
   const float* offsets[Int8::kPanels];  ///< nullptr for none
   index_t pieces, groups;               ///< groups of four k in a piece
-  index_t last_groups;                  ///< and in the last one
+  index_t last_groups;                  ///< groups in the last piece
   index_t scale_step;                   ///< from piece to piece; 0 where all have the same
 };
 
@@ -120,7 +120,7 @@ struct ExpandedPanels {
   float scales[Int8::kPanels][kMaxK], offsets[Int8::kPanels][kMaxK];  // a block has at least 16 k
 };
 
-/// Panels [first, ..) over `pieces` pieces from `first_piece` on.
+/// Expands panels [first, ..) over `pieces` pieces from `first_piece` on.
 inline CodePanels expand_codes(const detail::QuantizedMatrix& w, index_t first, index_t first_piece,
                                index_t pieces, index_t piece, ExpandedPanels& to) {
   using V = Vec<float>;

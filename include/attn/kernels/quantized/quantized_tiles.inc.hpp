@@ -19,7 +19,7 @@ inline bool takes_tiles(const detail::GemmProblem<float>& g, const QuantizedForm
 /// Activations in tiles: 16 rows each, one tile of `depth` bytes of k after another; and, per
 /// block, the terms that their sums need.
 struct TiledActivations {
-  index_t depth, steps;  ///< of k: bytes in a tile's row, tiles
+  index_t depth, steps;  ///< bytes of k in a tile's row; tiles along k
   std::int8_t* codes;    ///< (tile of rows, step, 16, depth); of rows up to a multiple of kTileRows
   float *scales, *sums;  ///< (tile of rows, block, 16), for weights in blocks
 
@@ -50,7 +50,7 @@ inline void tile_rows(const QuantizedRows& rows, index_t count, index_t tile,
   }
 }
 
-/// What one thread multiplies by, and the sums of its tiles.
+/// The expanded weights of one thread, and the sums of its tiles.
 struct TileScratch {
   static constexpr index_t kMaxK = 1024;  // of two panels: 32 KB, which fits in L1
   alignas(64) std::int32_t sums[8][256];

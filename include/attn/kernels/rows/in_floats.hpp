@@ -46,7 +46,7 @@ void in_floats(const F& f, const Execution& execution, const TensorView2<E>& out
       return TensorView2<const float>(floats);
     };
     const TensorView2<float> result = take(out.extent(1));
-    // In braces, which are evaluated in order.
+    // Braced lists are evaluated in order.
     const std::array<TensorView2<const float>, sizeof...(In)> floats{widened(inputs)...};
     std::apply([&](const auto&... x) { f(first, result, x..., alone); }, floats);
     convert(result, out.slice(0, first, end), alone);

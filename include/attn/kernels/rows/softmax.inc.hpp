@@ -112,8 +112,7 @@ inline void softmax_row_range(const detail::SoftmaxProblem<T>& problem, index_t 
   T total = row_exp(n, x(begin), first_shift, out(begin), [](index_t, auto) {});
   T largest = begin + 1 < end ? row_max(n, x(begin + 1), kLowest) : kLowest;
   for (index_t i = begin + 1; i < end; ++i) {
-    const T* const after =
-        x(i + 1 < end ? i + 1 : i);  // behind the last row: that row again, unused
+    const T* const after = x(i + 1 < end ? i + 1 : i);  // after the last row: repeats it, unused
     T* const before = out(i - 1);
     const T factor = row_factor(total), shift = row_shift(largest);
     largest = kLowest;

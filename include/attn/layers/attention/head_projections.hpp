@@ -30,12 +30,12 @@ struct MultiHeadAttentionOptions {
   /// These norms are over all heads together, as in OLMo 2, not head by head.
   bool query_key_norm_of_all_heads = false;
   double query_key_norm_eps = 1e-6;  ///< epsilon of these norms
-  /// Clamps queries, keys and values of each token to [-clip_qkv, clip_qkv], behind query_key_norm
+  /// Clamps queries, keys and values of each token to [-clip_qkv, clip_qkv], after query_key_norm
   /// and before rotary, as in MPT, OLMo and DBRX; 0: none.
   double clip_qkv = 0;
   double softcap = 0;   ///< of scores; the softcap of a call takes precedence
   index_t window = -1;  ///< sliding window before the query, combined with the mask; -1: none
-  bool symmetric_window = false;  ///< the window hides keys that far after the query, too
+  bool symmetric_window = false;  ///< the window also ends as far after the query
   /// A learned sink for each head, as in gpt-oss: see AttentionOptions::sinks, which takes
   /// precedence in a call.
   bool sinks = false;

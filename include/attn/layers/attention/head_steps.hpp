@@ -94,7 +94,7 @@ void scale_queries(const RotaryScaling& scaling, const TensorView4<T>& q,
   for_rows(execution.threads(), q.extent(0) * heads * q_len, q.extent(3), [&](index_t row) {
     const index_t b = row / (heads * q_len), h = row / q_len % heads, i = row % q_len;
     const double turns =
-        static_cast<double>(positions(b, i) / scaling.original_max_positions);  // whole ones
+        static_cast<double>(positions(b, i) / scaling.original_max_positions);  // rounded down
     const auto factor = static_cast<Accumulator<T>>(1 + scaling.query_beta * std::log1p(turns));
     T* x = q.at_index({b, h, i, 0});
     for (index_t n = 0; n < q.extent(3); ++n) x[n] = static_cast<T>(factor * x[n]);

@@ -48,7 +48,7 @@ auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
   ATTN_ASSERT_AXES(X, 3, "split_qkv: x", "(batch, seq, (num_heads + 2 num_kv_heads) head_dim)");
   const auto view = detail::view_as<typename view_t<X>::element_type, 3>(x);
   if (num_kv_heads == 0) num_kv_heads = num_heads;
-  constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 4;  // whose sum is a number
+  constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 4;  // the sum does not overflow
   const bool possible =
       num_heads > 0 && num_kv_heads > 0 && num_heads <= kMax && num_kv_heads <= kMax;
   const index_t all = possible ? num_heads + 2 * num_kv_heads : 1;

@@ -16,8 +16,8 @@ ATTN_NAMESPACE_BEGIN
 /// kv_b_proj: head h multiplies its query by its part W of the matrix, q . (W c) = (W^T q) . c, and
 /// attends to the latents themselves. Calls of more than max_absorbed_queries() queries expand all
 /// keys and values, which takes memory for (head_dim + rotary_dim + head_dim_v) * num_heads numbers
-/// per token. Both give the same results within rounding. All tokens of packed sequences count as
-/// queries there, so a sequence may have other bits packed than alone. Source: DeepSeek-AI,
+/// per token. Both give the same results within rounding. This choice counts the queries of all
+/// packed sequences, so a sequence may have other bits packed than alone. Source: DeepSeek-AI,
 /// "DeepSeek-V2" (2024), section 2.1.
 template <class T>
 class LatentAttention {

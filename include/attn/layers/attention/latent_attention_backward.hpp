@@ -67,8 +67,8 @@ void rotate_back(const LatentAttention<T>& layer, const TensorView4<T>& d_q,
                   });
 }
 
-/// Backward of join_keys(): d_kv gets the first features of each head, d_shared the sum over heads
-/// of the others.
+/// Backward of join_keys(): d_kv gets the first features of each head, and d_shared the sum over
+/// heads of the rotary features.
 template <class T>
 void split_key_gradients(const TensorView4<const T>& d_k, const TensorView4<T>& d_kv,
                          const TensorView3<T>& d_shared, const Execution& execution) {

@@ -13,7 +13,7 @@ struct MultiHeadAttentionSaved {
       value;  ///< inputs; key and value only if they differ from the previous one
   bool key_is_query = false, value_is_key = false;
   Saved<T, 3> projected;          ///< their projections, (1, 1, elements): queries, keys, values
-  Saved<T, 3> normalized;         ///< q and k behind query_key_norm, where there is one
+  Saved<T, 3> normalized;         ///< with query_key_norm: q and k after it
   Saved<T, 3> unclipped;          ///< with clip_qkv: q, k and v before it, (1, 1, elements)
   LinearSaved<T> out_proj;        ///< the heads' outputs
   Saved<Accumulator<T>, 3> lse;   ///< (batch, num_heads, q_len)

@@ -20,7 +20,7 @@ struct RotaryProblem {
   TensorView2<const index_t> positions;
   RotaryPairs pairs;
   TensorView4<T> out;
-  bool turns_back = false;  ///< by the negative angles, for backward
+  bool turns_back = false;  ///< rotates by the negative angles, for backward
 };
 
 template <class In, class Acc>

@@ -29,13 +29,14 @@ enum class RotaryPairs {
 enum class RotaryScalingKind {
   none,
   linear,  ///< all frequencies are divided by `factor`
-  /// Dynamic NTK: a greater base for calls that reach beyond original_max_positions, from the last
-  /// position of a batch row and for all its tokens in this call; cached keys keep their rotation.
+  /// Dynamic NTK: calls that reach beyond original_max_positions use a greater base. It depends on
+  /// the last position of a batch row and applies to all tokens of the row in this call; cached
+  /// keys keep their rotation.
   dynamic,
   llama3,  ///< only low frequencies are scaled, by wavelength
   yarn,    ///< low frequencies are scaled, by number of turns, and so are queries and keys
-  /// Each frequency has its own divisor: of short_factors, or of long_factors in calls that reach
-  /// beyond original_max_positions, as for dynamic.
+  /// Each frequency has its own divisor: from short_factors or, in calls that reach beyond
+  /// original_max_positions, from long_factors, as for dynamic.
   longrope,
 };
 
@@ -108,8 +109,9 @@ struct RotaryOptions {
   RotaryScaling scaling = {};               ///< of the frequencies, for longer texts
   RotaryAngles frequencies = {};  ///< angle per position of each pair; replaces theta and scaling
   // Of longrope: divisors of the frequencies, one for each pair.
-  RotaryAngles short_factors = {};  ///< of sequences up to original_max_positions
-  RotaryAngles long_factors = {};   ///< of longer ones
+  RotaryAngles short_factors = {};  ///< longrope: divisors for sequences up to
+                                    ///< original_max_positions
+  RotaryAngles long_factors = {};   ///< longrope: divisors for longer sequences
 
   friend bool operator==(const RotaryOptions&, const RotaryOptions&) = default;
 };
@@ -122,9 +124,9 @@ struct RotaryFrequencies {
   double attention_factor = 1;
 };
 
-/// Computes them from options with `dim` set: theta^(-2 j / dim) before scaling; only dynamic and
-/// longrope scaling use `length`. Sources: Su et al., "RoFormer" (2021), section 3.2.2; linear
-/// scaling: Chen et al., "Extending Context Window of Large Language Models via Positional
+/// Computes RotaryFrequencies from options with `dim` set: theta^(-2 j / dim) before scaling; only
+/// dynamic and longrope scaling use `length`. Sources: Su et al., "RoFormer" (2021), section 3.2.2;
+/// linear scaling: Chen et al., "Extending Context Window of Large Language Models via Positional
 /// Interpolation" (2023); yarn: Peng et al., "YaRN" (2023), section 3; longrope: Ding et al.,
 /// "LongRoPE" (2024).
 inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_t length = 0) {

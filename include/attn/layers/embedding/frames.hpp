@@ -8,10 +8,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Windows of `size` neighbours, every `stride` steps, of x (batch, channels, length) with size / 2
-/// zeros on each side: (batch, (length - 1) / stride + 1, channels * size). A convolution with an
-/// odd kernel and that padding is then `linear` with its weight (out, channels, size) viewed as
-/// (out, -1). Throws ValueError for an even size or a stride below 1, ShapeError for no length.
+/// Windows of `size` consecutive vectors, every `stride` steps, of x (batch, channels, length) with
+/// size / 2 zeros on each side: (batch, (length - 1) / stride + 1, channels * size). A convolution
+/// with an odd kernel and that padding is then `linear` with its weight (out, channels, size)
+/// viewed as (out, -1). Throws ValueError for an even size or a stride below 1, ShapeError for no
+/// length.
 template <TensorLike X>
 Tensor3<scalar_t<X>> extract_frames(const X& x, index_t size, index_t stride) {
   using T = scalar_t<X>;

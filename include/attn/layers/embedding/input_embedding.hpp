@@ -22,19 +22,19 @@ struct InputEmbeddingOptions {
   index_t max_positions = 0;              ///< of sinusoidal and learned positions
   SinusoidalForm sinusoidal_form = SinusoidalForm::interleaved;  ///< of sinusoidal positions
   index_t position_offset = 0;  ///< rows of the position table before position 0 (RoBERTa: 2)
-  /// RoBERTa: tokens with id position_offset - 1 are padding: their position row has this number,
-  /// and they do not count in the positions of other tokens. With sinusoidal positions, this row
-  /// is 0.
+  /// RoBERTa: tokens with id position_offset - 1 are padding: they use row position_offset - 1 of
+  /// the position table and are not counted in the positions of other tokens. With sinusoidal
+  /// positions, this row is 0.
   bool skip_padding = false;
   index_t num_token_types = 0;   ///< segments (BERT); 0: none
   bool scale = false;            ///< multiply word embeddings by sqrt(d_model), before positions
-  double factor = 1;             ///< and by this factor
+  double factor = 1;             ///< further factor of word embeddings, before positions
   bool norm = false;             ///< layer norm of the sum
   bool norm_bias = true;         ///< of the norm
   double layer_norm_eps = 1e-5;  ///< epsilon of the norm
   double dropout = 0;            ///< of the sum, only in calls that save for backward
 
-  /// What word embeddings are multiplied by.
+  /// The factor of word embeddings.
   template <class T>
   T word_factor() const {
     return static_cast<T>(factor) * (scale ? std::sqrt(static_cast<T>(d_model)) : T{1});

@@ -12,8 +12,8 @@ ATTN_NAMESPACE_BEGIN
 
 /// PyTorch's bicubic interpolation, with align_corners = false.
 enum class Bicubic {
-  plain,        ///< four neighbours; the edge repeats
-  antialiased,  ///< of a smaller grid, all neighbours that it covers
+  plain,        ///< each new point from 4 x 4 points around it; edge values repeat
+  antialiased,  ///< a point of a smaller grid from all points that it covers
 };
 
 namespace detail {
@@ -25,7 +25,7 @@ inline double cubic_kernel(double x, double a) {
   return x < 2 ? ((x - 5) * x + 8) * x * a - 4 * a : 0;
 }
 
-/// (to, from): row i has the weights of `from` places at place i of `to`.
+/// Returns (to, from): row i holds the weights of the old places for new place i.
 inline Tensor2<double> bicubic_weights(index_t from, index_t to, Bicubic kind) {
   Tensor2<double> weights({to, from});
   const double step = static_cast<double>(from) / static_cast<double>(to);

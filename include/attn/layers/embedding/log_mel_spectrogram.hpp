@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 struct LogMelOptions {
   index_t num_mel_bins = 80;     ///< frequency bands; 128 for Whisper large-v3
-  index_t num_samples = 480000;  ///< samples are cut, or padded with zeros, to so many: 30 s
+  index_t num_samples = 480000;  ///< samples are cut, or padded with zeros, to this number: 30 s
 };
 
 namespace detail {

@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 /// Order of the columns of sinusoidal positions, and their frequencies.
 enum class SinusoidalForm {
   interleaved,  ///< sin and cos in turns
-  halves,       ///< the same columns, those of sin before those of cos (Marian)
+  halves,       ///< columns of sin, then columns of cos (Marian)
   /// As halves, with frequencies base^(-j / (dim / 2 - 1)): the last one is 1 / base (M2M100,
   /// Whisper; from tensor2tensor). A last odd column is 0.
   halves_to_base,

@@ -96,8 +96,9 @@ void forward(const MixtureOfExperts<T>& layer, Input3<T> x, Output3<T> out,
 
 namespace detail {
 
-/// d_weights (tokens, experts_per_token), the gradient of the weights of experts, to d_scores
-/// (tokens, num_experts), that of the router's logits, with the load-balancing loss.
+/// Computes d_scores (tokens, num_experts), the gradient of the router's logits, from d_weights
+/// (tokens, experts_per_token), the gradient of the experts' weights, and from the load-balancing
+/// loss.
 template <class T>
 void backward_of_routing(const MixtureOfExperts<T>& layer, MixtureOfExpertsSaved<T>& saved,
                          const TensorView2<Accumulator<T>>& d_weights,

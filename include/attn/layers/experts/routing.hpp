@@ -22,15 +22,15 @@ enum class RouterScore {
 
 struct MixtureOfExpertsOptions {
   index_t num_experts = 0;        ///< 0: none, an ordinary feed-forward
-  index_t experts_per_token = 2;  ///< chosen: those of the highest scores, of equal ones the first
+  index_t experts_per_token = 2;  ///< with the highest scores; of equal scores, the first
   index_t dim_feedforward = 0;    ///< hidden features of an expert
   RouterScore score = RouterScore::softmax;  ///< from logits to scores
   bool normalize = true;  ///< divide the weights of a token's experts, their scores, by their sum
   double scale = 1;       ///< factor of the weights
-  /// Experts are divided into so many groups of neighbours; only experts of the groups_per_token
-  /// groups with the highest scores are chosen. A group's score is that of its best expert, with
-  /// RouterScore::sigmoid the sum of those of its best two. Sources: DeepSeek-V2 (2024), section
-  /// 2.2.2; DeepSeek-V3 (2024), section 2.1.2.
+  /// Experts are divided into this many groups of consecutive experts; only experts of the
+  /// groups_per_token groups with the highest scores are chosen. A group's score is its highest
+  /// score, or with RouterScore::sigmoid the sum of its two highest. Sources: DeepSeek-V2 (2024),
+  /// section 2.2.2; DeepSeek-V3 (2024), section 2.1.2.
   index_t num_groups = 1;
   index_t groups_per_token = 1;  ///< groups of which a token's experts are chosen
   index_t dim_shared = 0;        ///< hidden features of an expert that every token uses; 0: none
@@ -46,7 +46,7 @@ namespace detail {
 template <class Acc>
 struct Routing {
   TensorView2<index_t> experts;  ///< (tokens, experts_per_token), ascending
-  TensorView2<Acc> weights;      ///< of these
+  TensorView2<Acc> weights;      ///< weights of these experts
   TensorView2<index_t> slots;    ///< the row of each (token, expert) in an order by expert
   TensorView1<index_t> starts;   ///< (num_experts + 1): the first row of each expert
 };
@@ -123,8 +123,7 @@ void choose_experts(const MixtureOfExpertsOptions& o, std::span<Acc> choice,
   std::sort(chosen, chosen + o.experts_per_token);
 }
 
-/// What weights are divided by if they are normalised. Sigmoids may all be 0: DeepSeek-V3 adds
-/// 1e-20.
+/// The divisor of normalised weights. Sigmoids may all be 0: DeepSeek-V3 adds 1e-20.
 template <class Acc>
 Acc weight_divisor(RouterScore score, Acc sum) {
   return score == RouterScore::sigmoid ? sum + Acc(1e-20) : sum;

@@ -53,9 +53,9 @@ struct WeightSlot {
 
   Shape<2> shape = {};                      ///< (out, in)
   TensorView2<T> dense = {};                ///< empty where the weight is compressed
-  index_t bytes = 0;                        ///< of what holds it
+  index_t bytes = 0;                        ///< memory of the weight
   Form form = nullptr;                      ///< nullptr where the weight is dense
-  std::function<void(Form)> compress = {};  ///< in place of the dense one; of const modules none
+  std::function<void(Form)> compress = {};  ///< replaces the dense weight; empty for const modules
 };
 
 namespace detail {

@@ -128,7 +128,7 @@ class ParameterVisitor {
     whole.show({joined, size}, view, rank);
   }
 
-  const void* object_ = nullptr;  ///< the callable, or the visitor of the whole
+  const void* object_ = nullptr;  ///< the callable, or the visitor of the enclosing module
   void (*call_)(const void* object, std::string_view name, const void* view, int rank) = nullptr;
   std::string_view prefix_ = {};
   enum class Slots { none, compressed, all, names } slots_ = Slots::none;

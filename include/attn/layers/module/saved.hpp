@@ -82,9 +82,9 @@ Module gradients_of(const Module& module) {
   return gradients;
 }
 
-/// As above without frozen parameters, those for which trained(name) is false: they take no memory,
-/// backward does not compute them, and parameters_of() leaves them out. Parameters stored as one
-/// tensor (in_proj_weight if its thirds have names of their own; gate and up of a gated
+/// gradients_of() without frozen parameters, those for which trained(name) is false: they take no
+/// memory, backward does not compute them, and parameters_of() leaves them out. Parameters stored
+/// as one tensor (in_proj_weight if its thirds have names of their own; gate and up of a gated
 /// FeedForward) are frozen only if all of them are.
 template <class Module, class F>
   requires std::predicate<const F&, std::string_view>

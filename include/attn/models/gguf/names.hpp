@@ -14,8 +14,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The rows of a tensor that form a parameter: all, or as many as it has from the first row on, or
-/// the last ones, or those before as many last ones.
+/// The rows of a tensor that form a parameter: all rows, the first n, the last n, or the n before
+/// the last n, where n is the parameter's number of rows.
 enum class GgufRows { all, first, last_but_one, last };
 
 /// A parameter of Gpt in GGUF files: a tensor or rows of it, or one expert's part of a tensor of

@@ -88,12 +88,12 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
 /// One general.architecture: how its files differ from those of Llama.
 struct GgufArchitecture {
   std::string_view name;
-  /// Files of some store the rows of q and k in the order of the paper, others in that of Hugging
-  /// Face's files.
+  /// Order of the rows of q and k: the paper's in some architectures, that of Hugging Face's files
+  /// in others.
   RotaryPairs pairs = RotaryPairs::halves;
-  index_t window = 0;          ///< without attention.sliding_window; 0: none
-  index_t window_pattern = 1;  ///< without attention.sliding_window_pattern: see gguf_windows()
-  /// Further keys and options, after those that all have.
+  index_t window = 0;          ///< default of attention.sliding_window; 0: none
+  index_t window_pattern = 1;  ///< default of attention.sliding_window_pattern: see gguf_windows()
+  /// Reads the keys and sets the options that other architectures lack; called last.
   void (*complete)(const GgufKeys& keys, GptOptions& options) = [](const GgufKeys&, GptOptions&) {};
   std::span<const GgufName> names = {};  ///< of tensors: see gguf_part()
 };
@@ -132,7 +132,7 @@ inline std::vector<index_t> gguf_windows(const GgufKeys& keys, const GgufArchite
 inline const GgufUnreadKeys& gguf_unread_model_keys() {
   static const GgufUnreadKeys kKeys = {
       {"vocab_size", {}},                    // the number of rows of token_embd.weight
-      {"context_length", {}},                // where other keys or max_positions set it
+      {"context_length", {}},                // unread if other keys or max_positions set the length
       {"tensor_data_layout", {}},            // a note of old converters
       {"pooling_type", {}},                  // of embeddings, not of logits
       {"attention.layer_norm_epsilon", {}},  // of layer norms; these models have RMS norms

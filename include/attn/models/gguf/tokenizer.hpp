@@ -21,8 +21,8 @@ inline std::vector<TokenKind> gguf_token_kinds(const GgufKeys& keys) {
   return kinds;
 }
 
-/// Whether words that are tokens are not merged, and texts begin with a token by default. Others
-/// split text as Llama 3 does, but do not do this.
+/// Whether the tokenizer is Llama 3's in full: it does not merge words that are tokens, and by
+/// default begins texts with a token. Other tokenizers only split text as Llama 3 does.
 inline bool is_llama3(std::string_view name) {
   return pre_tokenizer(name) == PreTokenizer::llama_bpe && name != "smaug-bpe" && name != "dbrx";
 }

@@ -20,7 +20,7 @@ inline constexpr std::span<const EncoderType> kEncoderTypes[] = {
     kBertTypes,       kDistilBertTypes, kMpnetTypes,    kElectraTypes,       kAlbertTypes,
     kModernBertTypes, kNomicBertTypes,  kEuroBertTypes, kEmbeddingGemmaTypes};
 
-/// The type of a folder. Throws ValueError if it is none of the table.
+/// The type of a folder. Throws ValueError if the table does not contain it.
 inline const EncoderType& encoder_type_of(const ConfigFile& config) {
   return type_of<EncoderType>(config, kEncoderTypes);
 }

@@ -65,12 +65,13 @@ inline ClipOptions clip_options_of(const ConfigFile& config,
                            .norm_first = true,
                            .attention = {.separate_in_proj = true}},
                  .norm = true};
-  // The first files name 2, which is not the end: there the end has the largest id.
+  // In early files eos_token_id is 2, which is not the end token; their end token has the largest
+  // id.
   const index_t end = text.get<index_t>("eos_token_id", 49407);
   if (end != 2) result.end_id = end;
   static_cast<void>(config.has("logit_scale_init_value"));
   for (const ConfigFile* one : {&text, &vision}) {
-    static_cast<void>(one->has("projection_dim"));  // of a tower alone
+    static_cast<void>(one->has("projection_dim"));  // also for one tower alone
     detail::check_config_read(*one, options);
   }
   detail::check_config_read(config, options);

@@ -254,7 +254,7 @@ void check_elements(const ConfigFile& config, const File& file,
   const double dense = number(experts.num_experts > 0 ? dense_layers : num_layers);
   const double feed_forward_rows = dense * (layer.gated ? 3 : 2) * number(layer.dim_feedforward) +
                                    (number(num_layers) - dense) * expert_rows;
-  // Of latent attention the output projection alone, which is most of it.
+  // Of latent attention, counts only the output projection, its largest matrix.
   const LatentAttentionOptions& latent = layer.latent;
   const double attention_rows = latent.kv_lora_rank > 0 ? heads * number(latent.head_dim_v)
                                                         : 2 * (heads + kv_heads) * head_dim;

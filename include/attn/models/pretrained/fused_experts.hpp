@@ -16,18 +16,18 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What a type's files call the tensors of all experts of a layer: ends of names, empty if each
-/// expert has tensors of its own. Weights are (num_experts, out, in), biases (num_experts, out).
-/// A weight may also be in MXFP4, as two tensors with the ends _blocks and _scales.
+/// Name suffixes of the tensors that hold all experts of a layer; empty if each expert has tensors
+/// of its own. Weights are (num_experts, out, in), biases (num_experts, out). A weight may also be
+/// in MXFP4, as two tensors with the ends _blocks and _scales.
 struct FusedExperts {
   std::string_view gate_up = {}, down = {};
   std::string_view gate_up_bias = {}, down_bias = {};
   bool transposed = false;   ///< weights are (num_experts, in, out), those in MXFP4 excepted
-  bool interleaved = false;  ///< outputs of gate and up alternate; otherwise up is behind gate
+  bool interleaved = false;  ///< outputs of gate and up alternate; otherwise up follows gate
 };
 
 /// Blocks of MXFP4 as in safetensors files: 32 numbers of 4 bits in 16 bytes, the first of two
-/// neighbours in the low half, and a scale of 2^(byte - 127) for each block.
+/// consecutive numbers in the low half, and a scale of 2^(byte - 127) for each block.
 inline void decode_mxfp4(std::span<const std::byte> blocks, std::span<const std::byte> scales,
                          float* out) {
   for (std::size_t n = 0; n < scales.size(); ++n) {
@@ -152,7 +152,7 @@ class ExpertsFile {
     const auto fail = [&](std::string_view expected) {
       throw ShapeError(stored(name, all).error("load", expected, shape_text(all)));
     };
-    // Else a small file could ask for a large number of experts.
+    // Otherwise a small file could request a large number of experts.
     if (size_of(all) == 0) fail("not be empty");
     if (is_mxfp4) {
       if (all.size() != 4 || all[3] != 16) fail("have shape (num_experts, out, in / 32, 16)");

@@ -25,7 +25,7 @@ inline constexpr std::span<const DecoderType> kDecoderTypes[] = {
     kGlmTypes,    kPhiTypes,   kLayerNormTypes, kExpertTypes,  kGptTypes,
     kGptOssTypes, kAlibiTypes, kDeepseekTypes};
 
-/// The type of a folder. Throws ValueError if it is none of the table.
+/// The type of a folder. Throws ValueError if the table does not contain it.
 inline const DecoderType& decoder_type_of(const ConfigFile& config) {
   return type_of<DecoderType>(config, kDecoderTypes);
 }

@@ -87,7 +87,7 @@ inline void read_rope_scaling(const ConfigFile& config, const ConfigFile& rope, 
       s.attention_factor = grown(mscale) / grown(all);
     }
   }
-  // Scaling is meant for longer texts.
+  // Scaling extends the context, so the table covers factor times the trained length.
   const double trained =
       static_cast<double>(s.original_max_positions > 0 ? s.original_max_positions : positions);
   const double reach = (std::min)(s.factor * trained, 16777216.0);
@@ -182,8 +182,8 @@ std::vector<index_t> windows_of_size(const ConfigFile& config, index_t layers, i
   return windows;
 }
 
-/// The same for sliding_window: with n, a token sees itself and n - 1 tokens before it. null means
-/// none, and a missing key 4096, transformers' default.
+/// windows_of_size() for the key sliding_window: with n, a token sees itself and n - 1 tokens
+/// before it. null means none, and a missing key 4096, transformers' default.
 template <class F>
 std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool has_window,
                                 F slides) {

@@ -16,7 +16,7 @@ namespace detail {
 inline constexpr std::span<const Seq2SeqType> kSeq2SeqTypes[] = {
     kBartTypes, kMbartTypes, kMarianTypes, kM2m100Types, kPegasusTypes, kT5Types};
 
-/// The type of a folder. Throws ValueError if it is none of the table.
+/// The type of a folder. Throws ValueError if the table does not contain it.
 inline const Seq2SeqType& seq2seq_type_of(const ConfigFile& config) {
   return type_of<Seq2SeqType>(config, kSeq2SeqTypes);
 }
@@ -24,8 +24,8 @@ inline const Seq2SeqType& seq2seq_type_of(const ConfigFile& config) {
 }  // namespace detail
 
 /// The options of Seq2SeqTransformer for a config.json of an encoder-decoder: see load_pretrained()
-/// for the model types. Padding is masked out; only in the source where the target begins with it.
-/// Throws what gpt_options_of() throws.
+/// for the model types. Padding is masked out in the source, and in the target unless targets begin
+/// with the padding token. Throws what gpt_options_of() throws.
 inline Seq2SeqOptions seq2seq_options_of(const ConfigFile& config,
                                          const PretrainedOptions& options = {}) {
   const Seq2SeqOptions result = detail::seq2seq_type_of(config).options(config);
@@ -64,7 +64,8 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
   const Seq2SeqType& type = seq2seq_type_of(config);
   const SafetensorsFolder file(folder);
   const TransformerOptions& t = model_options.transformer;
-  // As transformers loads them; M2M100 computes its tables always.
+  // Like transformers, loads tables of sinusoidal positions that the file contains, except for
+  // M2M100, which computes them.
   if (model_options.positions == Positions::sinusoidal && !model_options.skip_padding &&
       file.contains(concat(type.prefix, "encoder.embed_positions.weight"))) {
     model_options.positions = Positions::learned;

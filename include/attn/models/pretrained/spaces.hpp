@@ -130,7 +130,7 @@ inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
                           "first");
     }
   } else if (cuts == "Split" && has_letters) {
-    // At spaces, which the normalizer has already removed.
+    // A split at spaces has no effect: the normalizer has already replaced them.
     const auto pattern = cutters[0].object("pattern").get<std::string>("String", "");
     if (pattern != " ") cutters[0].fail("pattern", "be a space", quote(pattern));
   } else if (!cuts.empty() || !has_letters) {

@@ -15,7 +15,7 @@ ATTN_NAMESPACE_BEGIN
 struct PretrainedText {
   Tokenizer tokenizer;
   SpecialTokens special = {};
-  /// If it has a known one.
+  /// The folder's template, if it has a known one.
   std::optional<ChatTemplate> chat_template = {};
 };
 
@@ -132,7 +132,8 @@ struct TokenizerTexts {
 };
 
 /// Whether a text in normalisation form C contains a token exactly where the text before does: the
-/// token is ASCII, holds nothing that other characters become, and its end composes with nothing.
+/// token is ASCII, no other character normalises to a part of it, and its end composes with no
+/// character.
 inline bool is_stable_in_nfc(std::string_view token) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   return !token.empty() && token.find_first_of("K`;") == token.npos &&

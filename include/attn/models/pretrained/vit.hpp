@@ -11,7 +11,7 @@ namespace detail {
 
 inline constexpr std::span<const PictureType> kPictureTypes[] = {kVitTypes, kDinov2Types};
 
-/// The type of a folder. Throws ValueError if it is none of the table.
+/// The type of a folder. Throws ValueError if the table does not contain it.
 inline const PictureType& picture_type_of(const ConfigFile& config) {
   return type_of<PictureType>(config, kPictureTypes);
 }

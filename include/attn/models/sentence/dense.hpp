@@ -1,4 +1,4 @@
-// SentenceDense: a dense layer behind the pooling of a sentence-transformers folder.
+// SentenceDense: a dense layer after the pooling of a sentence-transformers folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -58,7 +58,7 @@ inline Pooling pooling_of(const ConfigFile& config) {
   config.fail("pooling_mode", "be mean or cls", list_text(modes, "modes"));
 }
 
-/// What a folder holds: settings, and the folders of the modules that have weights.
+/// The contents of a folder: settings, and the folders of the modules that have weights.
 struct SentenceFolder {
   SentenceEncoderOptions options;
   std::filesystem::path transformer;

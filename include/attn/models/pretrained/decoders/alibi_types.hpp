@@ -34,7 +34,7 @@ inline GptOptions bloom_options(const ConfigFile& config, const PretrainedOption
   options.layer.activation = Activation::gelu_tanh;
   options.layer.attention.alibi = true;
   check_only(config, "apply_residual_connection_post_layernorm", false, "false");
-  // Ways of computing the same result.
+  // These keys select how transformers computes the same result.
   static_cast<void>(config.has("slow_but_exact"));
   static_cast<void>(config.has("pretraining_tp"));
   return options;
@@ -62,7 +62,7 @@ inline GptOptions mpt_options(const ConfigFile& config, const PretrainedOptions&
              "low_precision_layernorm");
   check_only(config, "embedding_fraction", 1.0, "1");
   if (config.has("logit_scale")) config.fail("logit_scale", "be null or missing", "a value");
-  // Positions are ALiBi's whatever learned_pos_emb is; the others are of training.
+  // MPT uses ALiBi whatever learned_pos_emb is; the other keys concern training.
   for (const char* key : {"learned_pos_emb", "max_seq_len", "emb_pdrop", "init_config",
                           "init_device", "tokenizer_name", "verbose"}) {
     static_cast<void>(config.has(key));
@@ -99,7 +99,7 @@ inline LoadOptions mpt_names(const std::string& prefix, const ConfigFile&) {
                                {".linear2.", ".ffn.down_proj."}})};
 }
 
-/// Whether attention and feed-forward have norms of their own beside each other.
+/// Whether parallel attention and feed-forward have separate norms.
 inline bool falcon_has_two_norms(const ConfigFile& config) {
   const index_t norms =
       config.has("num_ln_in_parallel_attn") ? config.get<index_t>("num_ln_in_parallel_attn") : 2;
@@ -117,7 +117,7 @@ inline GptOptions falcon_options(const ConfigFile& config, const PretrainedOptio
   options.layer.shared_norm = options.layer.parallel && !falcon_has_two_norms(config);
   options.layer.bias = config.get<bool>("bias", false);
   options.layer.norm_bias = true;
-  // It rounds these biases to bfloat16.
+  // transformers rounds the biases of ALiBi to bfloat16.
   check_only(config, "alibi", false, "false");
   MultiHeadAttentionOptions& attention = options.layer.attention;
   const index_t kv_heads = config.count("num_kv_heads", options.layer.nhead);

@@ -20,7 +20,7 @@ inline GptOptions cohere_options(const ConfigFile& config, const PretrainedOptio
   set_attention_bias(options, bias, bias);
   options.logit_scale = config.get<double>("logit_scale", 0.0625);
   check_only(config, "use_qk_norm", false, "false");
-  // Keys of older files, with what every model has.
+  // Keys of older files; all models have these values.
   check_only(config, "use_gated_activation", true, "true");
   check_only(config, "use_parallel_block", true, "true");
   check_only(config, "use_embedding_sharing", options.tied, "tie_word_embeddings");

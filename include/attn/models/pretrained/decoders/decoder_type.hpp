@@ -56,7 +56,7 @@ struct DecoderType {
   GptOptions (*options)(const ConfigFile& config, const PretrainedOptions& given);
   LoadOptions (*names)(const std::string& prefix, const ConfigFile& config) = llama_type_names;
   std::string_view prefix = "model.";              ///< of files of the model with its head
-  std::string_view words = "embed_tokens.weight";  ///< the word embeddings, behind the prefix
+  std::string_view words = "embed_tokens.weight";  ///< the word embeddings, after the prefix
   std::string_view head = "lm_head.weight";
   /// The rows of the joint weight of queries, keys and values are ordered by key/value head, each
   /// with its queries, not by kind.
@@ -70,8 +70,8 @@ struct DecoderKeys {
   double default_norm_eps = 1e-6;
   std::string_view activation = "hidden_act";
   std::string activation_default = "silu";
-  bool tied = false;     ///< without tie_word_embeddings
-  index_t head_dim = 0;  ///< without head_dim; 0: hidden_size / num_attention_heads
+  bool tied = false;     ///< default of tie_word_embeddings
+  index_t head_dim = 0;  ///< default of head_dim; 0: hidden_size / num_attention_heads
   RotaryDefaults rotary = {};
 };
 

@@ -1,4 +1,4 @@
-// DeepSeek V2 and V3: latent attention, experts behind the first layers.
+// DeepSeek V2 and V3: latent attention, experts after the first layers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,8 +8,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Sets the scale of attention: with yarn and mscale_all_dim, of queries and keys as longer texts
-/// have them.
+/// Sets the scale of attention. With yarn, mscale_all_dim adds a factor for longer texts, once for
+/// queries and once for keys.
 inline void set_latent_scale(GptOptions& options, const ConfigFile& config) {
   const LatentAttentionOptions& latent = options.layer.latent;
   const RotaryScaling& scaling = options.layer.attention.rotary->scaling;
@@ -23,8 +23,8 @@ inline void set_latent_scale(GptOptions& options, const ConfigFile& config) {
       factor * factor / std::sqrt(static_cast<double>(latent.head_dim + latent.rotary_dim));
 }
 
-/// The options of both but for the router. `dense`: transformers' default of first_k_dense_replace;
-/// `router`: what scoring_func must be.
+/// The options of V2 and V3, except for the router. `dense`: transformers' default of
+/// first_k_dense_replace; `router`: the required value of scoring_func.
 inline GptOptions deepseek_options(const ConfigFile& config, const PretrainedOptions& given,
                                    RotaryPairs pairs, index_t dense, const std::string& router) {
   LatentAttentionOptions latent{
@@ -111,7 +111,7 @@ inline GptOptions deepseek_v3_options(const ConfigFile& config, const Pretrained
   return options;
 }
 
-/// Ignores layers behind the last one, which predict further tokens.
+/// Ignores layers after the last one, which predict further tokens.
 inline LoadOptions deepseek_names(const std::string& prefix, const ConfigFile& config) {
   const NamePairs latent{{".kv_a_proj.", ".kv_a_proj_with_mqa."},
                          {".kv_a_norm.", ".kv_a_layernorm."},

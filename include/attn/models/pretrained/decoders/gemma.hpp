@@ -30,12 +30,12 @@ inline LoadOptions gemma2_names(const std::string& prefix = "model.") {
 
 namespace detail {
 
-/// Bert reads models whose tokens see those after them.
+/// Refuses bidirectional models, which Bert reads.
 inline void check_causal(const ConfigFile& config) {
   check_only(config, "use_bidirectional_attention", false, "false");
 }
 
-/// What all kinds of Gemma share.
+/// The options that all kinds of Gemma share.
 inline GptOptions gemma_base_options(const ConfigFile& config, const PretrainedOptions& given) {
   GptOptions options = llama_style_options(
       config, given, {.activation_default = "gelu_pytorch_tanh", .tied = true, .head_dim = 256});

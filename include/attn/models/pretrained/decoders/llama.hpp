@@ -1,4 +1,4 @@
-// Llama and types with few other options: Mistral, Qwen, Arcee, SmolLM3, Seed-OSS, Ernie.
+// Llama and types that differ in few options: Mistral, Qwen, Arcee, SmolLM3, Seed-OSS, Ernie.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,7 @@ inline GptOptions mistral_options(const ConfigFile& config, const PretrainedOpti
   return options;
 }
 
-/// Queries grow with their position.
+/// Queries are scaled by a factor that grows with their position.
 inline GptOptions ministral3_options(const ConfigFile& config, const PretrainedOptions& given) {
   if (!config.has("rope_parameters") && !config.has("rope_scaling")) {
     config.fail("rope_parameters", "be given", "none");

@@ -43,7 +43,7 @@ inline BertOptions albert_options(const ConfigFile& config, const PretrainedOpti
                 std::to_string(options.encoder.num_groups));
   }
   check_only<index_t>(config, "inner_group_num", 1, "1");
-  // Keys of the first files, with what every model has.
+  // Keys of the first files; all models have these values.
   check_only<index_t>(config, "down_scale_factor", 1, "1");
   for (const std::string_view key : {"gap_size", "net_structure_type", "num_memory_blocks"}) {
     check_only<index_t>(config, key, 0, "0");

@@ -1,4 +1,4 @@
-// EmbeddingGemma: Gemma 3 whose tokens see those after them.
+// EmbeddingGemma: Gemma 3 with bidirectional attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -39,7 +39,7 @@ struct EncoderType {
   BertOptions (*options)(const ConfigFile& config, const PretrainedOptions& given);
   LoadOptions (*names)(const std::string& prefix);
   std::string_view prefix;  ///< of files of the model with a head
-  /// The word embeddings, behind the prefix.
+  /// The word embeddings, after the prefix.
   std::string_view words = "embeddings.word_embeddings.weight";
   std::string_view pooler = "pooler.dense.weight";  ///< of files of the model with a pooler
 };
@@ -63,7 +63,8 @@ inline BertOptions bert_style_options(const ConfigFile& config) {
   return result;
 }
 
-/// Positions of RoBERTa: that of padding is the row of its id `pad`; other positions follow it.
+/// Positions of RoBERTa: padding has row `pad`, its id, of the position table; the rows of other
+/// tokens follow it.
 inline void skip_padding(const ConfigFile& config, BertOptions& options, index_t pad) {
   if (pad < 0 || pad >= options.max_position_embeddings - 1) {
     config.fail("pad_token_id", "lie in 0 .. max_position_embeddings - 2", std::to_string(pad));
@@ -73,8 +74,8 @@ inline void skip_padding(const ConfigFile& config, BertOptions& options, index_t
   options.max_position_embeddings -= options.position_offset;
 }
 
-/// A decoder's layers whose tokens see those after them, too, with a window on both sides. The
-/// embeddings have neither positions nor a norm.
+/// A decoder's layers with bidirectional attention; a window extends to both sides. The embeddings
+/// have neither positions nor a norm.
 inline BertOptions bidirectional(const GptOptions& decoder) {
   const TransformerLayerOptions& layer = decoder.layer;
   BertOptions result{.vocab_size = decoder.vocab_size,

@@ -1,4 +1,4 @@
-// EuroBERT: Llama whose tokens see those after them.
+// EuroBERT: Llama with bidirectional attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

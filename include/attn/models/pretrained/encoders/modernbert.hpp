@@ -21,8 +21,8 @@ inline LoadOptions modernbert_names(const std::string& prefix) {
                                {".down_proj.", ".mlp.Wo."}})};
 }
 
-/// Every global_attn_every_n_layers-th layer sees all tokens; the others local_attention / 2 on
-/// each side, by a rotary base of their own. The first attention has no norm.
+/// Every global_attn_every_n_layers-th layer sees all tokens; the others see local_attention / 2
+/// tokens on each side and have a rotary base of their own. The first attention has no norm.
 inline BertOptions modernbert_options(const ConfigFile& config, const PretrainedOptions& given) {
   for (const std::string_view key : {"rope_theta", "head_dim", "num_key_value_heads"}) {
     if (config.has(key)) config.fail(key, "be missing", "one");

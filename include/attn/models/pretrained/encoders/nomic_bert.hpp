@@ -20,8 +20,8 @@ inline LoadOptions nomic_bert_names(const std::string& prefix) {
                                {".down_proj.", ".mlp.fc2."}})};
 }
 
-/// Throws ValueError for what the model's own code knows and transformers does not, and marks its
-/// other keys as read.
+/// Throws ValueError for features of the model's own code that transformers lacks, and marks the
+/// other keys of that code as read.
 inline void check_nomic_keys(const ConfigFile& config) {
   check_only<std::string>(config, "activation_function", "swiglu", "swiglu");
   for (const std::string_view key :

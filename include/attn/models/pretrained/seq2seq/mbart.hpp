@@ -1,4 +1,4 @@
-// mBART: BART with norms before sublayers and behind both stacks.
+// mBART: BART with norms before sublayers and after both stacks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -61,25 +61,25 @@ inline index_t pad_id_of(const ConfigFile& config, index_t otherwise) {
   return pad;
 }
 
-/// Whether padding is masked out in targets: not where they begin with it. `start_id`: without
+/// Whether padding is masked out in targets: not if they begin with it. `start_id`: default of
 /// decoder_start_token_id.
 inline bool masks_target_padding(const ConfigFile& config, index_t pad_id, index_t start_id) {
   return config.get<index_t>("decoder_start_token_id", start_id) != pad_id;
 }
 
-/// What BART-style types have unlike BART.
+/// How a BART-style type differs from BART.
 struct BartStyle {
   Positions positions = Positions::learned;
   bool norm_first = false;  ///< norms before sublayers, and a final norm of both stacks
   bool embedding_norm = true;
   bool output_bias = true;
-  bool scale_embedding = false;  ///< without scale_embedding
-  index_t pad_id = 1;            ///< without pad_token_id
-  index_t start_id = 2;          ///< without decoder_start_token_id
+  bool scale_embedding = false;  ///< default of scale_embedding
+  index_t pad_id = 1;            ///< default of pad_token_id
+  index_t start_id = 2;          ///< default of decoder_start_token_id
   std::string activation = "gelu";
 };
 
-/// Throws ValueError for more sinusoidal positions than weights of this size are used with.
+/// Throws ValueError for too many sinusoidal positions for weights of this size.
 inline void check_sinusoidal_positions(const ConfigFile& config, const Seq2SeqOptions& options) {
   constexpr index_t kSmall = 1 << 24;
   const index_t most =
@@ -89,7 +89,7 @@ inline void check_sinusoidal_positions(const ConfigFile& config, const Seq2SeqOp
               std::to_string(options.max_positions));
 }
 
-/// The stacks by the keys of BART; with norm_first also with a final norm each.
+/// Both stacks from the keys of BART; with norm_first, each has a final norm.
 inline TransformerOptions bart_style_transformer(const ConfigFile& config, bool norm_first,
                                                  const std::string& activation = "gelu") {
   const auto of_both = [&](std::string_view what) {

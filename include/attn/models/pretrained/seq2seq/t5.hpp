@@ -94,7 +94,7 @@ inline Seq2SeqOptions t5_options(const ConfigFile& config) {
   // Derived by transformers from the key above and written beside it.
   check_only(config, "dense_act_fn", std::string(std::get<3>(*kind)), std::get<3>(*kind));
   check_only(config, "is_gated_act", layer.gated, layer.gated ? "true" : "false");
-  static_cast<void>(config.has("n_positions"));  // of old files, which never have this key
+  static_cast<void>(config.has("n_positions"));  // a key of old files, without effect
   layer.attention.head_dim = config.count("d_kv");
   layer.attention.scale = 1;
   layer.attention.separate_in_proj = true;
