@@ -1,11 +1,13 @@
-// attn: tensors, attention and Transformer layers on CPUs; all but training, files and text.
+// attn: tensors, attention and Transformer layers on CPUs; all but training, files, text and
+// distributed runs.
 // SPDX-License-Identifier: Apache-2.0
 //
 //   attn::Tensor4<float> q({1, 8, 128, 64}), k = q, v = q;  // (batch, heads, seq, dim)
 //   attn::Tensor4<float> y = attn::scaled_dot_product_attention(q, k, v, {.mask = attn::causal()});
 //
 // Each header below can be included alone: it includes the layers that it uses, but not Eigen.
-// attn/train.hpp, attn/io.hpp (needs a JSON parser) and attn/text.hpp are not included here.
+// attn/train.hpp, attn/io.hpp (needs a JSON parser), attn/text.hpp and attn/distributed.hpp are not
+// included here.
 #pragma once
 
 // In layer order.
@@ -15,7 +17,7 @@
 #include "attn/kernels.hpp"     // gemm, softmax, norms, activations; how a call runs
 #include "attn/attention.hpp"   // scaled_dot_product_attention, options, caches; linear_attention
 #include "attn/layers.hpp"      // linear, heads, attention modules, encoders, decoders
-#include "attn/models.hpp"      // Gpt, Bert, Seq2SeqTransformer
+#include "attn/models.hpp"      // Gpt, Bert, Vit, Clip, Seq2SeqTransformer, Whisper
 #include "attn/generation.hpp"  // sampling, generate, beam_search, sessions
 // clang-format on
 

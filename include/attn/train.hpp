@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// In layer order, the table of contents. Apart from attn/attn.hpp, which has no backward;
-// checkpoints need a JSON parser.
+// In layer order, the table of contents. attn/attn.hpp does not include this header. Checkpoints
+// need a JSON parser.
 // clang-format off
 #include "attn/models.hpp"
 #include "attn/kernels/rows/column_sums.hpp"              // sums over rows: gradients of biases

@@ -80,7 +80,7 @@ inline void check_block_table(const BlockTable& table, const Shape<4>& scores, i
 }  // namespace detail
 
 /// A mask_mod that knows which blocks of queries and keys are empty, full or partial. Computed once
-/// by calling f for pairs of every block, then given to any number of calls in the place of
+/// by calling f for pairs of every block, then given to any number of calls in place of
 /// mask_mod(f), forward and backward, with the same results to the bit. Empty blocks are skipped,
 /// and f is called in partial blocks alone. Corresponds to create_block_mask of PyTorch's
 /// FlexAttention.

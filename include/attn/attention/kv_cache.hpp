@@ -51,8 +51,8 @@ class KvCache {
   /// Position of the first key held, keys()(.., 0, ..). Pass it as AttentionOptions::first_key.
   index_t first_position() const { return length() - size(); }
 
-  /// Whether both caches have the same batch, length, size and capacity. Heads may differ, as in
-  /// caches of different layers.
+  /// Whether both caches have the same batch, length, size, capacity and window. Heads may differ,
+  /// as in caches of different layers.
   bool is_like(const KvCache& other) const {
     const KvCacheOptions &a = options(), &b = other.options();
     return length() == other.length() && size() == other.size() && a.batch == b.batch &&

@@ -110,8 +110,8 @@ inline void decay_factors(index_t key_dim, const T* decay, index_t stride, T* fa
   });
 }
 
-/// Runs the columns from `first` on of one state through the whole sequence. scratch: key_dim
-/// (kWidth + 1) elements.
+/// Runs one block of columns of a state, which begins at `first`, through the whole sequence.
+/// scratch: key_dim (kWidth + 1) elements.
 template <class T>
 inline void attend_columns(const detail::LinearAttentionProblem<T>& problem, index_t b, index_t h,
                            index_t first, T* scratch) {

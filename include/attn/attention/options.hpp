@@ -82,7 +82,8 @@ struct AttentionOptions {
   /// key/value head see the keys at positions gather(b, kv_head, n, ..) alone; no other key is
   /// read. Shape (batch, num_kv_heads or 1, q_len / gather_block rounded up, keys); positions
   /// increase, and -1 fills up the end of a row; top_k_keys() makes them. Composes with masks by
-  /// position, lengths and documents, softcap, sinks, qv, caches and pages; others are refused.
+  /// position, lengths and documents, softcap, sinks, qv, lse, first_key, caches and pages; other
+  /// options are refused.
   OptionView<const index_t, 4> gather = {};
   index_t gather_block = 1;  ///< queries that share a row of gather
 

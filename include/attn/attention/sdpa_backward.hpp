@@ -133,14 +133,14 @@ BackwardProblem<T> make_backward_problem(
 ///
 /// Shapes are those of the forward call; d_q has the shape of q, d_k of k, d_v of v. Each is
 /// overwritten; innermost strides are 1. Pass the same options to backward as to forward, but
-/// without weights, scores and their sums: these have no gradient and are refused; lse is not
-/// written. Sums over queries, keys and heads are split by shape alone: the bits are the same on
-/// any number of threads. Fully masked rows and masked keys have gradient 0. A score_mod and a
-/// prob_mod are called with a Dual and must be generic over their first argument, a score_mod also
-/// over its parameters. 16-bit tensors are widened in scratch memory; their gradients are computed
-/// in float and rounded once. Throws ShapeError, DTypeError or ValueError (pages, requested
-/// weights) before anything is written. With D = d_out . out - d_lse, row by row: d_s = p (d_p -
-/// D), d_p = d_out v^T; d_q = scale d_s k, d_k = scale d_s^T q, d_v = p^T d_out.
+/// without weights, scores, their sums and max_logits: these have no gradient and are refused; lse
+/// is not written. Sums over queries, keys and heads are split by shape alone: the bits are the
+/// same on any number of threads. Fully masked rows and masked keys have gradient 0. A score_mod
+/// and a prob_mod are called with a Dual and must be generic over their first argument, a score_mod
+/// also over its parameters. 16-bit tensors are widened in scratch memory; their gradients are
+/// computed in float and rounded once. Throws ShapeError, DTypeError or ValueError (pages,
+/// requested weights) before anything is written. With D = d_out . out - d_lse, row by row: d_s = p
+/// (d_p - D), d_p = d_out v^T; d_q = scale d_s k, d_k = scale d_s^T q, d_v = p^T d_out.
 /// Source: Dao, "FlashAttention-2" (2023), section 3.1.2.
 template <TensorLike D, TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, TensorLike DQ,
           TensorLike DK, TensorLike DV, class... Functors>

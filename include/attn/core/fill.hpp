@@ -79,8 +79,8 @@ void fill_normal(X&& x, const NormalOptions& options = {}) {
   detail::fill_with(x, [&] { return options.mean + options.std * numbers.normal(); });
 }
 
-/// Fills x with uniform random numbers; otherwise like fill_normal(). Throws ValueError unless low
-/// and high are finite and low <= high.
+/// Fills x with uniform random numbers; otherwise like fill_normal(). Throws ValueError unless
+/// low <= high and high - low is finite.
 template <TensorLike X>
 void fill_uniform(X&& x, const UniformOptions& options = {}) {
   if (!(options.low <= options.high) || !std::isfinite(options.high - options.low)) {

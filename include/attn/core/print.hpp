@@ -19,7 +19,7 @@ ATTN_NAMESPACE_BEGIN
 
 /// How to_string() formats a tensor.
 struct PrintOptions {
-  int precision = 4;         ///< maximum digits after the decimal point
+  int precision = 4;         ///< maximum digits after the decimal point, 0 .. 300
   index_t edge = 3;          ///< elements shown at each end of an abbreviated axis
   index_t threshold = 1000;  ///< tensors with more elements are abbreviated
   index_t line_width = 75;   ///< characters per line before a row is wrapped
@@ -95,8 +95,8 @@ PrintedElement printed_element(T x, int precision) {
   }
 }
 
-/// Whether to print exponents: for more digits than a T has (at most eight), or for a wide range.
-/// Computed in T, as numpy does.
+/// Whether to print exponents: for magnitudes from 10^n on, where n is digits10 of T, but 3 to 8;
+/// magnitudes below 1e-4; or a ratio of largest to least above 1000. Computed in T, as numpy does.
 template <class T>
 bool needs_exponents(const std::vector<PrintedElement>& elements) {
   double least = std::numeric_limits<double>::infinity(), most = 0;
@@ -222,7 +222,8 @@ void print_elements(const TensorView<const T, Rank>& x, bool is_shortened,
 }  // namespace detail
 
 /// Formats the elements as numpy does: aligned, and abbreviated if there are many. A std::vector of
-/// index_t is a shape, which core/shape.hpp formats. Throws ValueError for negative options.
+/// index_t is a shape, which core/shape.hpp formats. Throws ValueError for a negative precision,
+/// edge or threshold, and for a precision above 300.
 template <TensorLike X>
   requires(!(VectorLike<X> && std::same_as<scalar_t<X>, index_t>))
 std::string to_string(const X& x, const PrintOptions& options = {}) {

@@ -55,7 +55,7 @@ Tensor<scalar_t<First>, rank_v<First>> concatenate(int axis, const First& first,
   }
 }
 
-/// Takes a range of tensors, such as a vector.
+/// Takes a range of tensors, such as a vector. Also throws ValueError for an empty range.
 template <class Parts>
   requires(!TensorLike<Parts> && TensorLike<typename Parts::value_type>)
 auto concatenate(int axis, const Parts& parts) {
@@ -73,8 +73,8 @@ void concatenate(const First&, const Others&...) {
 }
 
 /// out(i, ..) = x(rows(i), ..): gathers rows by index; indices may repeat. Shapes: x (n, ..), rows
-/// (m), out (m, ..). Throws ValueError for an index outside of 0 .. n - 1, before anything is
-/// written.
+/// (m), out (m, ..). Throws ShapeError, or ValueError for an index outside of 0 .. n - 1, before
+/// anything is written.
 template <TensorLike X, TensorLike Rows, TensorLike Out>
 void gather_rows(const X& x, const Rows& rows, Out&& out) {
   using T = scalar_t<X>;

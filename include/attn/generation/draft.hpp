@@ -24,8 +24,9 @@ index_t max_session_tokens(const GptSession<T>& session) {
 /// Proposes tokens that may follow `ids`, at most `max_tokens`; none without a good guess.
 using Draft = std::function<std::vector<index_t>(std::span<const index_t> ids, index_t max_tokens)>;
 
-/// Prompt lookup: guesses that the last tokens continue as they did before. Searches their longest
-/// sequence of at most max_ngram tokens that occurred earlier, and takes the latest occurrence.
+/// Prompt lookup: guesses that the last tokens continue as they did before. Finds the longest
+/// sequence of last tokens, at most max_ngram, that occurred earlier, and takes its latest
+/// occurrence.
 /// Source: Saxena, "Prompt lookup decoding" (2023).
 class PromptLookup {
  public:

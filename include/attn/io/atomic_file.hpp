@@ -18,7 +18,7 @@ ATTN_NAMESPACE_BEGIN
 /// Writes to a temporary file in the same folder; commit() moves it over `path`, so that readers
 /// (and maps) of an older file of that name keep it undisturbed. Without commit() the temporary is
 /// removed and the older file stays. A new file has the permissions of the one it replaces, and a
-/// symbolic link stays one, to the new file. A device or a pipe is written as it is. Throws IoError
+/// symbolic link stays one, to the new file. A device or a pipe is written directly. Throws IoError
 /// naming the file and the reason.
 class AtomicFile {
  public:

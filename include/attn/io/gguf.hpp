@@ -12,7 +12,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Quantised rows as stored in a file: `bytes` are whole blocks, row by row.
+/// A tensor as stored in a file: `bytes` are whole blocks, row by row.
 struct GgufTensor {
   GgufType type;
   std::vector<index_t> shape;  ///< outermost first; empty for a scalar
@@ -159,7 +159,8 @@ class GgufFile {
     if (const auto type = gguf_type(entry.type)) return *type;
     throw DTypeError(
         error(function, name,
-              "be of type F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K",
+              "be of type F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, "
+              "Q6_K, IQ4_NL, IQ4_XS or MXFP4",
               detail::gguf_type_name(entry.type)));
   }
 

@@ -19,7 +19,7 @@ ATTN_NAMESPACE_BEGIN
 class NamedTensor {
  public:
   /// From a view of any strides, a tensor, or an Eigen matrix. Throws ShapeError for an invalid
-  /// shape.
+  /// shape, ValueError for a null view of elements.
   template <TensorLike X>
     requires TensorElement<scalar_t<X>>
   NamedTensor(std::string name, const X& tensor)

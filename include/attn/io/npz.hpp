@@ -27,8 +27,8 @@ inline std::uint32_t crc_of(std::uint32_t crc, std::span<const std::byte> bytes)
       ::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-/// Inflates a raw stream until `out` is full; returns the number of bytes written. Throws IoError
-/// for a broken stream.
+/// Inflates a raw stream until `out` is full or the stream ends; returns the number of bytes
+/// written. Throws IoError for a broken stream.
 class Inflater {
  public:
   Inflater(std::span<const std::byte> stored, std::string subject)

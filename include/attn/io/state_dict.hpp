@@ -69,7 +69,7 @@ struct LoadReport {
       unexpected;  ///< names under the prefix that the module lacks, without ignored ones
 };
 
-/// A SafetensorsFile or SafetensorsFolder.
+/// A type to load tensors from, such as SafetensorsFile and SafetensorsFolder.
 template <class File>
 concept TensorFile = requires(const File& file, std::string_view name, TensorView<float, 1> out) {
   file.names();
@@ -228,7 +228,7 @@ void load_state_dict(Module&, const File&, const LoadOptions& = {}) {
 }
 
 struct SaveOptions {
-  /// The same options as LoadOptions, so that equal values load what was saved.
+  /// See LoadOptions::prefix. LoadOptions with the same prefix and rename load what was saved.
   std::string prefix = {};
   std::function<std::string(std::string_view)> rename = {};  ///< see LoadOptions::rename
   SafetensorsMetadata metadata = {};  ///< texts by name, in the file's header

@@ -51,7 +51,8 @@ class DecoderLayer {
  public:
   DecoderLayer() = default;
   /// options.attention.rotary and window apply to self-attention only. Throws ValueError for
-  /// norm_behind, parallel, residual_scale, experts and latent, which only EncoderLayer implements.
+  /// norm_behind, parallel, shared_norm, residual_scale, experts and latent, which only
+  /// EncoderLayer implements.
   explicit DecoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
         multihead_attn(without_positions(options.attention_options())),

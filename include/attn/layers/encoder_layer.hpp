@@ -32,8 +32,8 @@ struct TransformerLayerOptions {
   NormKind norm = NormKind::layer;     ///< layer norm or RMS norm
   /// With num_experts > 0: gated experts instead of the feed-forward.
   MixtureOfExpertsOptions experts = {};
-  /// Further options of attention; the layer sets embed_dim and num_heads, and bias only if it has
-  /// biases.
+  /// Further options of attention; the layer sets embed_dim, num_heads and dropout. attention.bias
+  /// has an effect only if `bias` is true.
   MultiHeadAttentionOptions attention = {};
   /// With kv_lora_rank > 0: latent attention instead of multi-head attention; the layer sets
   /// embed_dim, num_heads and dropout, and takes rotary and scale from `attention`. Other options

@@ -98,8 +98,8 @@ class FeedForward {
     return out;
   }
 
-  /// out = linear2(activation(linear1(x))) + residual. out may be the residual, not x. Throws
-  /// ShapeError.
+  /// out = linear2(hidden) + residual, where hidden is activation(linear1(x)), or the gated unit of
+  /// linear1(x). out may be the residual, not x. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, TensorView<const T, rank_v<X>> residual = {},
                const Execution& execution = {}) const {

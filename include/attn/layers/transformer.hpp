@@ -38,7 +38,7 @@ struct TransformerCall {
   AttentionOptions<Accumulator<T>> tgt = {};  ///< decoder self-attention: .mask = causal()
   AttentionOptions<Accumulator<T>> memory =
       {};                    ///< of the decoder's attention to the encoder's result
-  Execution execution = {};  ///< of all attentions
+  Execution execution = {};  ///< of the whole call; replaces that of src, tgt and memory
 
   ATTN_REFUSE_OTHER_ELEMENTS(TransformerCall)
 };

@@ -15,7 +15,7 @@ struct BertOptions {
   index_t num_hidden_layers = 12;         ///< encoder layers
   index_t num_attention_heads = 12;       ///< heads per layer
   index_t intermediate_size = 3072;       ///< hidden features of the feed-forward
-  index_t max_position_embeddings = 512;  ///< maximum sequence length
+  index_t max_position_embeddings = 512;  ///< number of sinusoidal or learned positions
   index_t position_offset = 0;    ///< rows of the position table before position 0 (RoBERTa: 2)
   bool skip_padding = false;      ///< RoBERTa: see InputEmbeddingOptions
   index_t type_vocab_size = 2;    ///< segments

@@ -12,8 +12,8 @@ struct GptOptions {
   index_t vocab_size = 0;              ///< ids are 0 .. vocab_size - 1
   index_t num_layers = 12;             ///< layers with separate weights
   TransformerLayerOptions layer = {};  ///< GPT-2: .activation = gelu_tanh, .norm_first = true
-  /// Position embedding; default: learned. Required with layer.attention.rotary, usually
-  /// Positions::none.
+  /// Position embedding; default: learned. Required with layer.attention.rotary or `rotary`,
+  /// usually Positions::none.
   std::optional<Positions> positions = {};
   index_t max_positions = 1024;  ///< of sinusoidal and learned positions
   index_t position_offset = 0;   ///< rows of the learned table before position 0 (OPT: 2)

@@ -25,9 +25,9 @@ struct LanguageModelOptions {
   /// Dequantise the weights of a GGUF file to float, as training and Lora require.
   bool dequantize = false;
   /// Format of activations in products with quantised weights. int8 becomes int16 (the value and
-  /// its residual) for the query, key and value projections of a GGUF file, bf16 with bfloat16
-  /// weights, and exact with float16 weights. Attention scores, norms and other operations are
-  /// float.
+  /// its residual) for the query, key and value projections of a GGUF file. int8 and int16 become
+  /// bf16 with bfloat16 weights and exact with float16 weights. Attention scores, norms and other
+  /// operations are float.
   ActivationFormat activations = ActivationFormat::exact;
   std::optional<ChatTemplate> chat_template = {};  ///< replaces the file's chat template
   /// Keys to accept of config.json (see PretrainedOptions), or metadata keys of a GGUF file to
@@ -36,9 +36,11 @@ struct LanguageModelOptions {
   std::vector<std::string> ignore_keys = {};
 };
 
-/// A language model of the Llama family (llama, mistral, qwen2, qwen3, gemma; gpt2 from folders),
-/// ready to generate text. Quantised weights keep the size that they have in the file; float16 and
-/// bfloat16 weights become float, 4 bytes a parameter and 4 more for the packed copy.
+/// A decoder with its tokenizer, ready to generate text: a GGUF file of an architecture in
+/// detail::kGgufArchitectures (llama, which Mistral uses, qwen2, qwen3, gemma ..), or a folder that
+/// load_pretrained<Gpt<float>>() reads. Quantised weights keep the size that they have in the file.
+/// Without options.weights, float16 and bfloat16 weights become float: 4 bytes a parameter and 4
+/// more for the packed copy.
 ///
 ///   const LanguageModel model("SmolLM2-135M-Instruct.Q4_1.gguf");
 ///   GptSession<float> session(model.gpt(), 1, 4096);

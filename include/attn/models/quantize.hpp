@@ -71,12 +71,12 @@ std::shared_ptr<const CompressedWeight<float>> compressed_weight(TensorView2<con
 
 /// Quantises every weight matrix of a module, including word tables; norms, biases, position
 /// tables, routers of experts and kv_b_proj of LatentAttention stay. The float weights are freed:
-/// such a module cannot be trained, and has no parameters to save. A 16-bit module keeps its
-/// activations in 16 bits and widens them for its products, which it rounds once. Weights that are
-/// already compressed stay. Throws ValueError, and changes nothing, if the columns of a matrix are
-/// not a multiple of 32 (WeightFormat::int8, bf16 and f16 accept any) or a scale overflows float16;
-/// also for activations in int8 or int16 with WeightFormat::bf16 and f16, and for the reasons of
-/// store_weights().
+/// such a module cannot be trained; save_quantized() saves one of int8, bf16 or f16. A 16-bit
+/// module keeps its activations in 16 bits and widens them for its products, which it rounds once.
+/// Weights that are already compressed stay. Throws ValueError, and changes nothing, if the columns
+/// of a matrix are not a multiple of 32 (WeightFormat::int8, bf16 and f16 accept any) or a scale
+/// overflows float16; also for activations in int8 or int16 with WeightFormat::bf16 and f16, and
+/// for the reasons of store_weights().
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
   using T = detail::parameter_t<Module>;

@@ -120,8 +120,9 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
 
 /// Loads a file of save_quantized() into a float module with the options of the saved one: weight
 /// matrices of I8, BF16 or F16 keep that format in the module and are multiplied with `activations`
-/// (16 bits with float activations if these are int8); everything else is loaded as by
-/// load_state_dict(), with its errors, naming tensors. A failed load leaves the module unchanged.
+/// (BF16 and F16 with float activations if these are int8 or int16); everything else is loaded as
+/// by load_state_dict(), with its errors, naming tensors. A failed load leaves the module
+/// unchanged.
 template <class Module>
 LoadReport load_quantized(Module& module, const SafetensorsFile& file,
                           ActivationFormat activations = ActivationFormat::exact,

@@ -90,7 +90,8 @@ inline bool has_amx() {
 inline bool has_amx() { return false; }
 #elif ATTN_ARCH_ARM64
 
-/// SDOT: true if the program is compiled for it, as all of Apple's are, or if Linux reports it.
+/// SDOT: true if the program is compiled for it, as programs for Apple's processors always are, or
+/// if Linux reports it.
 inline bool has_neondot() {
 #if defined(__ARM_FEATURE_DOTPROD)
   return true;

@@ -33,7 +33,7 @@ ATTN_NAMESPACE_BEGIN
 /// - avxvnni: also AVX-VNNI, for products of 8-bit integers; everything else runs as avx2
 /// - avx512: AVX-512 F, BW, DQ and VL
 /// - avx512vnni: also AVX-512 VNNI, for products of 8-bit integers; everything else runs as avx512
-/// - avx512bf16: also AVX-512-BF16, for products of bfloat16
+/// - avx512bf16: avx512vnni and AVX-512-BF16, for products of bfloat16
 /// - amx: avx512vnni and AMX tiles of bfloat16 and 8-bit integers, for products of both; Linux only
 /// - neon: the baseline of AArch64
 /// - neondot: also the dot product of ARMv8.2, for products of 8-bit integers

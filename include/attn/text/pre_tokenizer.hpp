@@ -238,8 +238,8 @@ inline std::size_t llama3_word(const WordScanner& scan, std::size_t place, std::
 
 /// Calls f(word) for every word of `text`; the words together are the text. Bytes that are not
 /// UTF-8 count as symbols. Categories are those of utf8proc's Unicode version. Source of the
-/// patterns: `tokenizers` files of GPT-2, SmolLM2, Llama 3 and Qwen2; Qwen2 without its
-/// normalisation (NFC), which would lose some texts.
+/// patterns: `tokenizers` files of GPT-2, SmolLM2, Llama 3 and Qwen2 (whose normalisation is
+/// BpeVocabulary::nfc).
 template <class F>
 void for_each_word(PreTokenizer kind, std::string_view text, F&& f) {
   using detail::CharKind;

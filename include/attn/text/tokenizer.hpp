@@ -21,14 +21,15 @@ ATTN_NAMESPACE_BEGIN
 /// vocabulary determines the rest.
 ///
 /// Byte-level BPE: the text is split into words; in each word's bytes the pair of highest priority
-/// merges, the leftmost of equals, until none can. Bytes without a token in the vocabulary are left
-/// out. decode() restores any other text, UTF-8 or not, possibly in normalisation form C.
+/// merges, the leftmost of equals, until none can. Bytes without a token become the unknown token,
+/// or are left out if the vocabulary has none. decode() restores any other text, UTF-8 or not,
+/// possibly in normalisation form C.
 ///
 /// SentencePiece: the text may be normalised first; spaces become the letter U+2581, which may also
 /// be written before the text; then pairs of symbols merge, or the most likely tokens are found. A
-/// character without a token becomes its bytes, if the vocabulary has them. decode() restores any
-/// bytes, except for U+2581 itself, which becomes a space, spaces that it removes, and normalised
-/// characters.
+/// character without a token becomes its bytes if the vocabulary has them, otherwise the unknown
+/// token. decode() restores any bytes, except for unknown characters, U+2581 itself, which becomes
+/// a space, spaces that it removes, and normalised characters.
 ///
 /// Ids equal those of Hugging Face's `tokenizers`. const member functions are thread-safe. Source:
 /// Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016); bytes:

@@ -21,7 +21,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The special tokens of a vocabulary; BERT's by default, `<s>` and `</s>` of MPNet.
+/// The special tokens of a vocabulary; BERT's by default; MPNet has `<s>` and `</s>` for cls and
+/// sep.
 struct WordPieceTokens {
   std::string pad = "[PAD]", unknown = "[UNK]", cls = "[CLS]", sep = "[SEP]", mask = "[MASK]";
 };

@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 struct SgdOptions {
   double momentum = 0;    ///< 0: no momentum buffer
   bool nesterov = false;  ///< Nesterov momentum
-  /// L2 penalty: adds weight_decay * parameter to the gradient, without groups.
+  /// L2 penalty: adds weight_decay * parameter to the gradient; unused if `groups` is given.
   double weight_decay = 0;
   /// Parameter groups; empty: all parameters with weight_decay.
   std::vector<ParameterGroup> groups = {};
@@ -22,7 +22,7 @@ struct AdamOptions {
   double beta1 = 0.9;       ///< decay of the running mean of gradients
   double beta2 = 0.999;     ///< decay of the running mean of squared gradients
   double eps = 1e-8;        ///< added to the root of the mean square
-  double weight_decay = 0;  ///< weight decay of all parameters, without groups
+  double weight_decay = 0;  ///< of all parameters; unused if `groups` is given
   /// AdamW: parameters shrink by rate * weight_decay; otherwise an L2 penalty as in Sgd.
   bool decoupled = false;
   /// Parameter groups; empty: all parameters with weight_decay.

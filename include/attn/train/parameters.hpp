@@ -32,7 +32,7 @@ struct ParameterGroup {
   /// Whether a parameter, by its name, is in the group. It belongs to the first group that accepts
   /// it; a parameter in no group is not updated.
   std::function<bool(std::string_view)> takes;
-  double learning_rate = 1;  ///< multiplies the step's
+  double learning_rate = 1;  ///< multiplies that of step()
   double weight_decay = 0;
 };
 

@@ -197,7 +197,8 @@ class Forward {
   const AttentionPlan& plan_;
   const Executor& threads_;
   const CallScratch<T>& scratch_;
-  /// Order of tasks: all heads for one block of rows, then the next block; otherwise head by head.
+  /// Whether tasks compute all heads of a block of rows before the next block; otherwise they go
+  /// head by head.
   bool heads_in_turn_;
 };
 

@@ -28,7 +28,7 @@ struct AttentionPart {
   KeyRange keys;
   Stage stage = Stage::sums;
   bool is_first = false, is_last = false;  ///< of the parts of this stage
-  /// Recomputes the rows in `non_finite` with hidden values as 0, in the same stages and parts.
+  /// Recomputes the rows in `non_finite` with masked values as 0, in the same stages and parts.
   bool recomputes = false;
   RowState<T>* states;  ///< (batch, num_heads, queries)
   T* output_scales;     ///< (batch, num_heads, queries), set by the last part

@@ -52,8 +52,8 @@ struct CodeKernels {
   /// out (rows, kMaxMeans) = scale q . mean for tiles of queries of d elements.
   void (*score_means)(index_t rows, index_t d, const T* queries, index_t queries_stride,
                       const T* means, T scale, T* out);
-  /// scores[r, j] = scale q_r . k_j for a tile of queries and a panel; prefetches as many bytes as
-  /// the panel has from `to_prefetch` on.
+  /// scores[r, j] = scale q_r . k_j for a tile of queries and a panel; also prefetches from
+  /// `to_prefetch` on, as many bytes as the panel has.
   void (*score_panel)(const CodeQueries<T>& queries, const CodePanel<T>& panel, T* scores,
                       index_t stride, const void* to_prefetch);
 };

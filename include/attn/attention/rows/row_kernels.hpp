@@ -64,7 +64,7 @@ struct RowKernels {
                     T* panel);
 
   /// scores[r, j] = scale q_r . k_j over d elements, for the MR queries of one tile and the NR keys
-  /// of a packed panel; prefetches as many bytes as the panel has from `to_prefetch` on.
+  /// of a packed panel; also prefetches from `to_prefetch` on, as many bytes as the panel has.
   void (*score_panel)(index_t d, const T* queries, index_t queries_stride, const T* panel, T scale,
                       T* scores, index_t stride, const void* to_prefetch);
 

@@ -37,8 +37,8 @@ struct AttentionPlan {
   index_t kv_splits = 0;       ///< splits of keys, merged at the end
   index_t max_rows = 0, max_block_kv = 0;  ///< of any task
   bool packs_keys = false;                 ///< some sequence takes the tiled path
-  index_t scores_elements = 0;  ///< weights in scratch memory, if only their average is requested
-  index_t states = 0;           ///< rows whose softmax states outlive their task
+  index_t scores_elements = 0;             ///< weights in scratch memory, for average_weights
+  index_t states = 0;                      ///< rows whose softmax states outlive their task
   std::size_t workspace_bytes = 0;
 
   bool operator==(const AttentionPlan&) const = default;

@@ -59,7 +59,7 @@ struct ForwardScratch {
 /// Scratch memory of one call. Pointers to parts that the call does not need are null.
 template <class T>
 struct CallScratch {
-  T* weights;           ///< if only their average is requested
+  T* weights;           ///< of all heads, if average_weights needs them
   RowState<T>* states;  ///< of all rows, if they outlive their task
   AttentionPlan::Sequence* sequences;
   ForwardScratch<T>* workers;  ///< of each thread

@@ -37,7 +37,7 @@ namespace detail {
 struct GgufTypeRow {
   std::uint32_t number;
   std::string_view name;
-  std::size_t block_elements, block_bytes;  ///< 0, 0: known by name alone
+  std::size_t block_elements, block_bytes;  ///< 0, 0: unsupported, known only by name
 };
 
 inline constexpr GgufTypeRow kGgufTypes[] = {

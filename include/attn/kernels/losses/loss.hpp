@@ -120,7 +120,7 @@ double cross_entropy(std::string_view function, TensorView2<const T> logits,
 /// (-log p(c)), where p is softmax(logits), s label_smoothing and w the class weights, divided by
 /// the mean w(target) as in PyTorch. NaN if every target is ignored. Shapes: logits (rows, classes)
 /// with a unit innermost stride, targets (rows) of any integer type. Rows are summed in order, in
-/// double. Throws ShapeError, and ValueError for a target out of range.
+/// double. Throws ShapeError, and ValueError for a target or label_smoothing out of range.
 template <TensorLike X, TensorLike Targets>
 double cross_entropy(const X& logits, const Targets& targets,
                      const CrossEntropyOptions<detail::real_t<X>>& options = {}) {

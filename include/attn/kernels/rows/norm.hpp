@@ -35,9 +35,9 @@ struct Backend<family::Norms, In, Acc> {
                    offsetof(Norm, eps), offsetof(Norm, out)});
 };
 
-/// Whether a row must be shrunk before it is normalised: its sum of squares overflowed, or its
-/// standard deviation is so small beside its mean that the mean's rounding would be a good part of
-/// it. `scale` is 1 / sqrt(variance + eps).
+/// Whether shrink_row() must scale a row before it is normalised: its sum of squares overflowed, or
+/// its standard deviation is so small relative to its mean that the rounding error of the mean
+/// would matter. `scale` is 1 / sqrt(variance + eps).
 template <class T>
 bool needs_shrinking(T mean, T scale) {
   constexpr T kLargest = 1 / (128 * std::numeric_limits<T>::epsilon());

@@ -155,7 +155,8 @@ class HeadProjections {
   }
 
   /// Visits in_proj_weight if query, key and value have embed_dim features, otherwise
-  /// q_proj_weight, k_proj_weight and v_proj_weight; then in_proj_bias.
+  /// q_proj_weight, k_proj_weight and v_proj_weight; then in_proj_bias. With separate names:
+  /// q_proj_weight .. and q_proj_bias ..
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 

@@ -48,7 +48,8 @@ constexpr bool depends_on_length(RotaryScalingKind kind) {
 struct RotaryScaling {
   RotaryScalingKind kind = RotaryScalingKind::none;  ///< scaling method
   double factor = 1;                                 ///< ratio of the new and the trained length
-  index_t original_max_positions = 0;  ///< trained length; required by all kinds but linear
+  /// Trained length; required by query_beta and by all kinds but none and linear.
+  index_t original_max_positions = 0;
   double low_freq_factor = 1;  ///< llama3: wavelengths above original / low_freq_factor are scaled
   /// Llama3: wavelengths below original / high_freq_factor are not scaled.
   double high_freq_factor = 4;

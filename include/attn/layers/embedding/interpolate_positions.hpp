@@ -49,8 +49,8 @@ inline Tensor2<double> bicubic_weights(index_t from, index_t to, Bicubic kind) {
 
 }  // namespace detail
 
-/// Positions of a grid (rows, columns, dim) at the places of another grid (new_rows, new_columns),
-/// which covers the same square. Throws ShapeError for a grid without places.
+/// Interpolates position embeddings of a grid (rows, columns, dim) to a grid (new_rows,
+/// new_columns, dim) over the same image. Throws ShapeError if either grid is empty.
 template <TensorLike Grid>
 Tensor3<scalar_t<Grid>> interpolate_positions(const Grid& grid, index_t new_rows,
                                               index_t new_columns, Bicubic kind) {

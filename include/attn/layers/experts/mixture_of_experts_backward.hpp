@@ -96,7 +96,7 @@ void forward(const MixtureOfExperts<T>& layer, Input3<T> x, Output3<T> out,
 
 namespace detail {
 
-/// Computes d_scores (tokens, num_experts), the gradient of the router's logits, from d_weights
+/// Computes d_logits (tokens, num_experts), the gradient of the router's logits, from d_weights
 /// (tokens, experts_per_token), the gradient of the experts' weights, and from the load-balancing
 /// loss.
 template <class T>

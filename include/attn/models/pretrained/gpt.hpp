@@ -63,8 +63,8 @@ inline GptOptions gpt_options_of(const ConfigFile& config, const PretrainedOptio
 }
 
 /// Parameter names and storage of the files of a decoder: load_state_dict(gpt, file,
-/// gpt_names_of(config)). Types whose files order queries, keys and values by head (gpt_neox) need
-/// load_pretrained(). Throws what gpt_options_of() throws for model_type.
+/// gpt_names_of(config)). bloom, falcon, gpt_neox, gpt_oss and granitemoe need load_pretrained(),
+/// which also reorders their tensors. Throws what gpt_options_of() throws for model_type.
 inline LoadOptions gpt_names_of(const ConfigFile& config) {
   const detail::DecoderType& type = detail::decoder_type_of(config);
   return type.names(std::string(type.prefix), config);
