@@ -7,8 +7,10 @@
 
 #include "support/array.hpp"
 #if defined(_WIN32)
-#define NOMINMAX
 #include <windows.h>
+#undef near
+#undef far
+#undef small
 #else
 #include <sys/mman.h>
 #include <unistd.h>
