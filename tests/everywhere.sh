@@ -26,6 +26,7 @@ done
 if [ "${1:-}" != programs ]; then
   command_row "attention's tests" "one header" cmake --workflow --preset single-header
   command_row "kernels' tests" "emulated AVX-512" cmake --workflow --preset emulated
+  command_row "tests, examples" "Windows, wine" cmake --workflow --preset mingw
   command_row "tests" "AArch64, qemu" cmake --workflow --preset aarch64
   command_row "Python" "its package" sh python/test.sh
 fi

@@ -47,10 +47,22 @@ TEST(AtomicFile, KeepsTheOldFileWithoutCommit) {
 TEST(AtomicFile, ReplacesUndisturbedByReaders) {
   const TempFolder folder;
   const MappedFile reader(folder.write("a", "old and long"));
-  AtomicFile file(folder / "a");
-  write(file, "new");
-  file.commit();
-  EXPECT_EQ(folder.read("a"), "new");
+  {
+    AtomicFile file(folder / "a");
+    write(file, "new");
+#if defined(_WIN32)  // may refuse to replace a mapped file; the old one then stays
+    try {
+      file.commit();
+    } catch (const IoError& error) {
+      EXPECT_TRUE(contains(error.what(), "be replaceable"));
+    }
+    EXPECT_TRUE(folder.read("a") == "new" || folder.read("a") == "old and long");
+#else
+    file.commit();
+    EXPECT_EQ(folder.read("a"), "new");
+#endif
+  }
+  EXPECT_EQ(folder.number_of_files(), 1u);
   EXPECT_EQ(static_cast<char>(reader.bytes()[11]), 'g');
 }
 
@@ -93,7 +105,7 @@ TEST(AtomicFile, NamesTheFileAndTheReason) {
   const TempFolder folder;
   const auto nowhere = folder / "no folder" / "a";
   const std::string text = error_of<IoError>([&] { AtomicFile file(nowhere); });
-  EXPECT_TRUE(contains(text, nowhere.string()));
+  EXPECT_TRUE(contains(text, detail::quote(detail::utf8(nowhere))));
   EXPECT_TRUE(contains(text, "No such file or directory"));
 
   std::filesystem::create_directory(folder / "taken");

@@ -51,7 +51,7 @@ TEST(SafetensorsFile, TellsWhatItHolds) {
   const TempFolder folder;
   const auto path = folder.write("sample.safetensors", attn_test::sample_safetensors());
   const SafetensorsFile file(path);
-  EXPECT_EQ(file.file_name(), path.string());
+  EXPECT_EQ(file.file_name(), detail::utf8(path));
   EXPECT_EQ(file.names(),
             (std::vector<std::string>{"bf", "h\xC3\xA9", "ids", "mask", "none", "scalar", "w"}));
   EXPECT_TRUE(file.contains("w"));
@@ -78,10 +78,11 @@ TEST(SafetensorsFile, TellsWhatItHolds) {
 TEST(SafetensorsFile, NamesTheFileInErrors) {
   const TempFolder folder;
   EXPECT_TRUE(contains(error_of<IoError>([&] { SafetensorsFile file(folder / "none"); }),
-                       "[MappedFile] \"" + (folder / "none").string() + "\""));
+                       "[MappedFile] " + detail::quote(detail::utf8(folder / "none"))));
   const auto path = folder.write("bad", "12345678");
-  EXPECT_TRUE(contains(error_of<IoError>([&] { SafetensorsFile file(path); }),
-                       "[SafetensorsFile] \"" + path.string() + "\": the header must"));
+  EXPECT_TRUE(
+      contains(error_of<IoError>([&] { SafetensorsFile file(path); }),
+               "[SafetensorsFile] " + detail::quote(detail::utf8(path)) + ": the header must"));
   EXPECT_TRUE(contains(error_of<IoError>([&] { SafetensorsFile file(folder.write("empty", "")); }),
                        "0 bytes"));
 }

@@ -1,9 +1,23 @@
-// Every header with min and max as macros and warnings as errors, and calls of many kinds. The
+// Every header with the macros of <windows.h> and warnings as errors, and calls of many kinds. The
 // standard library comes first: it does not support such macros itself.
 #include <bits/stdc++.h>
 
 #define min(a, b) (((a) < (b)) ? (a) : (b))
 #define max(a, b) (((a) > (b)) ? (a) : (b))
+#define near
+#define far
+#define small char
+#define interface struct
+#define IN
+#define OUT
+#define OPTIONAL
+#define CONST const
+#define VOID void
+#define TRUE 1
+#define FALSE 0
+#define ERROR 0
+#define DELETE 0x00010000L
+#define IGNORE 0
 
 #include "every_header.hpp"
 

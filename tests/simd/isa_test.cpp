@@ -80,7 +80,15 @@ TEST(Isa, UnavailableSetThrows) {
 class IsaDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-  void TearDown() override { ::unsetenv("ATTN_ISA"); }
+  void TearDown() override { select(""); }
+
+  static void select(const std::string& isa) {
+#if defined(_WIN32)
+    ::_putenv_s("ATTN_ISA", isa.c_str());
+#else
+    ::setenv("ATTN_ISA", isa.c_str(), 1);
+#endif
+  }
 
   static int active_or_99() {
     try {
@@ -94,24 +102,24 @@ class IsaDeathTest : public ::testing::Test {
 
 TEST_F(IsaDeathTest, EnvironmentSelectsALowerSet) {
   for (Isa isa : available_isas()) {
-    ::setenv("ATTN_ISA", std::string(name(isa)).c_str(), 1);
+    select(std::string(name(isa)));
     EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(static_cast<int>(isa)), "");
   }
 }
 
 TEST_F(IsaDeathTest, EmptyEnvironmentMeansTheBest) {
-  ::setenv("ATTN_ISA", "", 1);
+  select("");
   EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(static_cast<int>(best_isa())),
               "");
 }
 
 TEST_F(IsaDeathTest, NonsenseInTheEnvironmentThrows) {
-  ::setenv("ATTN_ISA", "mmx", 1);
+  select("mmx");
   EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99),
               "active_isa. the variable ATTN_ISA must be one of: scalar avx2 avxvnni avx512 "
               "avx512vnni avx512bf16 amx neon neondot; found 'mmx'");
   if (!is_available(Isa::avx512)) {
-    ::setenv("ATTN_ISA", "avx512", 1);
+    select("avx512");
     EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99),
                 "active_isa. the variable ATTN_ISA must be one that this machine");
   }

@@ -1,4 +1,6 @@
-// Training that is killed repeatedly ends with the bits of an uninterrupted run.
+// Training that is killed repeatedly ends with the bits of an uninterrupted run. Not on Windows,
+// which has no fork().
+#if !defined(_WIN32)
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -109,3 +111,4 @@ TEST(Checkpoint, SurvivesAKillWhileItIsWritten) {
 
 }  // namespace
 }  // namespace attn_test
+#endif

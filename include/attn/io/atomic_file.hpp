@@ -88,6 +88,9 @@ class AtomicFile {
     const bool synced = ::fsync(file) == 0 || errno == EINVAL;
     ::close(file);
     return synced;
+#elif defined(ATTN_HAS_FILE_VIEWS)
+    const detail::Descriptor file(temporary_, _O_WRONLY);
+    return file.number() >= 0 && ::_commit(file.number()) == 0;
 #else
     return true;
 #endif

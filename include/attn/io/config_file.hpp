@@ -67,7 +67,7 @@ class ConfigFile {
  public:
   /// Throws IoError for a file that cannot be read or is no JSON object.
   explicit ConfigFile(const std::filesystem::path& path)
-      : ConfigFile(detail::text_of(MappedFile(path)), path.string()) {}
+      : ConfigFile(detail::text_of(MappedFile(path)), detail::utf8(path)) {}
 
   /// `name` stands for the file in errors.
   explicit ConfigFile(std::string_view text, std::string name) : file_name_(std::move(name)) {
@@ -82,7 +82,7 @@ class ConfigFile {
   /// The objects of a file that holds a list of them: their keys are called "0.key", "1.key" and so
   /// on in errors. Throws IoError for a file that cannot be read or is no such list.
   static std::vector<ConfigFile> list(const std::filesystem::path& path) {
-    const std::string file_name = path.string();
+    const std::string file_name = detail::utf8(path);
     const MappedFile file(path);
     const auto json = std::make_shared<const nlohmann::json>(
         detail::parse_json("ConfigFile", detail::text_of(file), file_name));

@@ -27,7 +27,7 @@ class GgufFile {
  public:
   /// Maps the file. Throws IoError if it cannot be read or breaks the format.
   explicit GgufFile(const std::filesystem::path& path)
-      : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
+      : map_(path), bytes_(map_.bytes()), file_name_(detail::utf8(path)) {
     header_ = parse_gguf_header(bytes_, file_name_);
   }
 

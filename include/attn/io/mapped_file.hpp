@@ -13,10 +13,14 @@
 #include "attn/core/buffer.hpp"
 #include "attn/io/quote.hpp"
 
+// ATTN_NO_MMAP selects the fallback of systems that map no files.
 #if ATTN_HAS_MMAP
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#elif defined(_WIN32) && !defined(ATTN_NO_MMAP)
+#define ATTN_HAS_FILE_VIEWS 1
+#include "attn/io/windows.hpp"
 #else
 #include <fstream>
 #endif
@@ -29,7 +33,7 @@ namespace detail {
 [[noreturn]] inline void throw_io_error(std::string_view function,
                                         const std::filesystem::path& path,
                                         std::string_view expected, std::string_view found) {
-  throw IoError(message(function, quote(path.string()), expected, found));
+  throw IoError(message(function, quote(utf8(path)), expected, found));
 }
 
 inline std::string reason(int error_number) {
@@ -41,7 +45,8 @@ inline std::string reason(int error_number) {
 /// The bytes stay valid for the life of the object and wherever it is moved. If mapped, they are
 /// the file itself: pages are read when first touched and shared between processes. If the file is
 /// shortened meanwhile, the reader is killed (SIGBUS), so replace files by renaming, as
-/// save_safetensors() does. Throws IoError naming the file and the reason.
+/// save_safetensors() does; Windows refuses to shorten or to replace a mapped file. Throws IoError
+/// naming the file and the reason.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -60,7 +65,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
 
   /// Releases the memory of whole pages in a part of bytes(): they are read again when touched.
-  /// Does nothing if the file is not mapped.
+  /// Does nothing on Windows, or if the file is not mapped.
   void release(std::span<const std::byte> part) const;
 
  private:
@@ -120,6 +125,34 @@ inline void MappedFile::release(std::span<const std::byte> part) const {
   auto* start = const_cast<std::byte*>(bytes_.data()) + begin;
   static_cast<void>(::madvise(start, end - begin, MADV_DONTNEED));
 }
+
+#elif defined(ATTN_HAS_FILE_VIEWS)
+
+inline MappedFile::MappedFile(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    detail::throw_io_error("MappedFile", path, "be a regular file", "a directory");
+  }
+  const detail::Descriptor file(path, _O_RDONLY);
+  const long long size = file.number() < 0 ? -1 : ::_filelengthi64(file.number());
+  if (size < 0) {
+    detail::throw_io_error("MappedFile", path, "be a readable file", detail::reason(errno));
+  }
+  if (size == 0) return;  // which CreateFileMapping refuses
+  void* start = detail::map_to_read(file);
+  if (start == nullptr) {
+    const int number = static_cast<int>(detail::GetLastError());
+    detail::throw_io_error("MappedFile", path, "be mappable into memory",
+                           std::system_category().message(number));
+  }
+  bytes_ = {static_cast<const std::byte*>(start), static_cast<std::size_t>(size)};
+}
+
+inline MappedFile::~MappedFile() {
+  if (!bytes_.empty()) detail::UnmapViewOfFile(bytes_.data());
+}
+
+inline void MappedFile::release(std::span<const std::byte>) const {}
 
 #else
 

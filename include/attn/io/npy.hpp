@@ -31,7 +31,7 @@ class NpyArray {
   /// the file, IoError if the file cannot be read or breaks the format, DTypeError for unsupported
   /// elements (text, objects, structures, complex numbers).
   explicit NpyArray(const std::filesystem::path& path, std::size_t offset = 0)
-      : map_(path), bytes_(map_.bytes()), offset_(offset), file_name_(path.string()) {
+      : map_(path), bytes_(map_.bytes()), offset_(offset), file_name_(detail::utf8(path)) {
     if (offset > bytes_.size()) {
       throw ValueError(
           message("NpyArray", detail::concat(file_name_, ": offset"),

@@ -80,7 +80,7 @@ class NpzFile {
  public:
   /// Maps the file. Throws IoError if it cannot be read or is not a zip file.
   explicit NpzFile(const std::filesystem::path& path)
-      : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
+      : map_(path), bytes_(map_.bytes()), file_name_(detail::utf8(path)) {
     open();
   }
   /// Reads a file's bytes from memory that the caller keeps alive; `name` stands for the file in

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,6 +80,12 @@ inline std::string quote(std::string_view text) {
     }
   }
   return result += at < text.size() ? "...\"" : "\"";
+}
+
+/// The name of a file for messages. path::string() throws on Windows if the code page lacks a letter.
+inline std::string utf8(const std::filesystem::path& path) {
+  const std::u8string text = path.u8string();
+  return {text.begin(), text.end()};
 }
 
 /// "(2, 3)", as to_string() prints shapes of fixed rank; "()" for a scalar.

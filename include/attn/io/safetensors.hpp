@@ -26,7 +26,7 @@ class SafetensorsFile {
  public:
   /// Maps the file. Throws IoError if it cannot be read or breaks the format.
   explicit SafetensorsFile(const std::filesystem::path& path)
-      : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
+      : map_(path), bytes_(map_.bytes()), file_name_(detail::utf8(path)) {
     header_ = parse_safetensors_header(bytes_, file_name_);
   }
 

@@ -140,13 +140,13 @@ class LanguageModel {
     PretrainedText text = pretrained_text(folder, gpt_.vocab_size());
     if (text.tokenizer.vocab_size() > gpt_.vocab_size()) {
       throw ShapeError(message(
-          "LanguageModel", detail::quote((folder / "tokenizer.json").string()),
+          "LanguageModel", detail::quote(detail::utf8(folder / "tokenizer.json")),
           detail::concat("have at most one token per row of the model, ", gpt_.vocab_size()),
           std::to_string(text.tokenizer.vocab_size())));
     }
     if (text.special.behind) {
       throw ValueError(message(
-          "LanguageModel", detail::quote((folder / "tokenizer.json").string()),
+          "LanguageModel", detail::quote(detail::utf8(folder / "tokenizer.json")),
           "have a post_processor that adds no token after texts, because answers continue them",
           detail::quote(text.tokenizer.piece(*text.special.behind))));
     }

@@ -95,10 +95,10 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
     const std::string full =
         options.prefix + (options.rename ? options.rename(name) : std::string(name));
     const auto add_if = [&]<class E>(E) {
-      const auto* small = dynamic_cast<const Float16Weight<E>*>(slot.form.get());
-      if (small == nullptr) return false;
+      const auto* in_16_bits = dynamic_cast<const Float16Weight<E>*>(slot.form.get());
+      if (in_16_bits == nullptr) return false;
       auto& memory = std::get<Tensor2<E>>(unpacked.emplace_back(Tensor2<E>()));
-      tensors.emplace_back(full, small->weight(memory));
+      tensors.emplace_back(full, in_16_bits->weight(memory));
       return true;
     };
     if (add_if(bfloat16{}) || add_if(float16{})) return;

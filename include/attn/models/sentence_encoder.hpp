@@ -115,7 +115,7 @@ class SentenceEncoder {
     const index_t known = bert_.embeddings.words.num_embeddings();
     if (tokenizer_.vocab_size() > known) {
       throw ValueError(
-          message("SentenceEncoder", detail::quote(folder.string()),
+          message("SentenceEncoder", detail::quote(detail::utf8(folder)),
                   detail::concat("have at most ", known,
                                  " pieces in its vocabulary, the size of the embedding table"),
                   std::to_string(tokenizer_.vocab_size())));

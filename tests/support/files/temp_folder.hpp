@@ -1,4 +1,5 @@
-// TempFolder: a temporary folder for a test's files, removed with its contents.
+// TempFolder: a temporary folder for a test's files, removed with its contents. Its name has a space
+// and letters that no Latin code page has.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ class TempFolder {
   TempFolder() {
     std::random_device random;
     path_ = std::filesystem::temp_directory_path() /
-            ("attn-test-" + std::to_string(random()) + std::to_string(random()));
+            (u8"attn test \u6570\u043a " + digits(random()) + digits(random()));
     std::filesystem::create_directory(path_);
   }
   TempFolder(const TempFolder&) = delete;
@@ -51,6 +52,11 @@ class TempFolder {
   }
 
  private:
+  static std::u8string digits(unsigned number) {
+    const std::string text = std::to_string(number);
+    return {text.begin(), text.end()};
+  }
+
   std::filesystem::path path_;
 };
 

@@ -15,15 +15,15 @@ void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& 
                        index_t position, index_t first_position, index_t n, T* s) {
   const TensorView2<const T>& bias = problem.options.relative_bias;
   const index_t max_distance = bias.extent(1) / 2;
-  // Keys [0, near) lie more than max_distance before the query and [far, n) at least max_distance
-  // after it: both take the bias at the end of the table.
-  const index_t near = std::clamp(position - max_distance - first_position, index_t{0}, n);
-  const index_t far = std::clamp(position + max_distance - first_position, near, n);
-  const index_t middle =
-      std::clamp(first_position + near - position + max_distance, index_t{0}, 2 * max_distance);
-  kernels.add_bias(near, s, &bias(h, 0), 0);
-  kernels.add_bias(far - near, s + near, &bias(h, middle), 1);
-  kernels.add_bias(n - far, s + far, &bias(h, 2 * max_distance), 0);
+  // Keys [0, first_near) lie more than max_distance before the query and [first_far, n) at least
+  // max_distance after it: both take the bias at the end of the table.
+  const index_t first_near = std::clamp(position - max_distance - first_position, index_t{0}, n);
+  const index_t first_far = std::clamp(position + max_distance - first_position, first_near, n);
+  const index_t middle = std::clamp(first_position + first_near - position + max_distance,
+                                    index_t{0}, 2 * max_distance);
+  kernels.add_bias(first_near, s, &bias(h, 0), 0);
+  kernels.add_bias(first_far - first_near, s + first_near, &bias(h, middle), 1);
+  kernels.add_bias(n - first_far, s + first_far, &bias(h, 2 * max_distance), 0);
 }
 
 /// Scores of one query with n keys, from index first_key of the given keys on; their first position

@@ -25,12 +25,12 @@ class SafetensorsFolder {
                                 index = folder / "model.safetensors.index.json";
     std::error_code error;
     if (std::filesystem::exists(one, error) || !std::filesystem::exists(index, error)) {
-      file_name_ = one.string();
+      file_name_ = detail::utf8(one);
       files_.emplace_back(one);
       for (const std::string& name : files_[0].names()) places_[name] = 0;
       return;
     }
-    file_name_ = index.string();
+    file_name_ = detail::utf8(index);
     const auto fail = [&](std::string_view what, std::string_view expected,
                           std::string_view found) {
       throw IoError(message("SafetensorsFolder",

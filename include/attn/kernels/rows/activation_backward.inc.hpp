@@ -53,10 +53,10 @@ inline void with_derivative(Activation activation, Use use) {
       // With the normal distribution's P and density p: (v P(v))' = P + v p
       return use([&](V v, V& value, V& derivative) {
         const V whole = normal_cdf(v);
-        const V near = min(max(v, all(-40)), all(40));  // where the density is 0 anyway
-        const V density = all(0.39894228040143267794) * exp(all(-0.5) * near * near);
+        const V bounded = min(max(v, all(-40)), all(40));  // where the density is 0 anyway
+        const V density = all(0.39894228040143267794) * exp(all(-0.5) * bounded * bounded);
         value = v * whole;
-        derivative = fma(near, density, whole);
+        derivative = fma(bounded, density, whole);
       });
   }
 }

@@ -94,7 +94,7 @@ inline void read_modules(const std::filesystem::path& folder, SentenceFolder& re
     }
   }
   if (modules.size() < 2) {
-    throw ValueError(message("SentenceEncoder", quote((folder / "modules.json").string()),
+    throw ValueError(message("SentenceEncoder", quote(detail::utf8(folder / "modules.json")),
                              "list a Transformer and a Pooling",
                              concat(modules.size(), " modules")));
   }
@@ -137,7 +137,7 @@ inline SentenceFolder sentence_folder_of(const std::filesystem::path& folder) {
     }
   }
   if (options.max_tokens < 2) {
-    throw ValueError(message("SentenceEncoder", quote(folder.string()),
+    throw ValueError(message("SentenceEncoder", quote(detail::utf8(folder)),
                              "accept at least 2 tokens, [CLS] and [SEP]",
                              std::to_string(options.max_tokens)));
   }

@@ -19,7 +19,7 @@ namespace detail {
 
 /// The settings of a JSON file, or none if there is no such file.
 inline ConfigFile config_if_there(const std::filesystem::path& path) {
-  return optional_config(path).value_or(ConfigFile("{}", path.string()));
+  return optional_config(path).value_or(ConfigFile("{}", detail::utf8(path)));
 }
 
 /// The vocabulary of tokenizer.json in the format of vocab.txt.
@@ -69,7 +69,7 @@ inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
   read("cls_token", tokens.cls);
   read("sep_token", tokens.sep);
   read("mask_token", tokens.mask);
-  return WordPieceTokenizer(vocabulary, path.string(), tokens);
+  return WordPieceTokenizer(vocabulary, detail::utf8(path), tokens);
 }
 
 }  // namespace detail
