@@ -69,13 +69,26 @@ TEST(Vit, WithoutClassToken) {
   }
 }
 
+TEST(Vit, PixelsBehindTheLastPatchHaveNoEffect) {
+  Random random(3), again(3);
+  VitOptions options = kSmallVit;
+  const auto vit = random_module<Vit<float>>(random, options);
+  options.image_height = 8;
+  options.image_width = 10;
+  const auto larger = random_module<Vit<float>>(again, options);
+  const auto images = random.tensor<float, 4>({2, 2, 8, 10});
+  EXPECT_EQ(to_array(larger(images)).data,
+            to_array(vit(images.view().slice(2, 0, 6).slice(3, 0, 9))).data);
+}
+
 TEST(Vit, WhatIsRefused) {
   const auto fails = [](auto change, std::string_view part) {
     VitOptions options = kSmallVit;
     change(options);
     EXPECT_TRUE(contains(error_of<ValueError>([&] { Vit<float>{options}; }), part));
   };
-  fails([](VitOptions& o) { o.patch_size = 4; }, "divide image_height and image_width = 6 and 9");
+  fails([](VitOptions& o) { o.patch_size = 7; },
+        "be at most image_height and image_width = 6 and 9; found 7");
   fails([](VitOptions& o) { o.patch_size = 0; }, "patch_size must lie in 1 .. 2^24; found 0");
   fails([](VitOptions& o) { o.num_labels = -1; }, "num_labels must lie in 0");
   fails([](VitOptions& o) { o.class_token = false; }, "class_token must be true for a classifier");

@@ -12,15 +12,16 @@ ATTN_NAMESPACE_BEGIN
 
 /// Options with the names of config.json.
 struct VitOptions {
-  index_t image_height = 224;        ///< pixels
-  index_t image_width = 224;         ///< pixels
-  index_t patch_size = 16;           ///< side of a patch in pixels, which divides height and width
-  index_t num_channels = 3;          ///< channels of a pixel
-  index_t hidden_size = 768;         ///< features of a patch
-  index_t num_hidden_layers = 12;    ///< encoder layers
-  index_t num_attention_heads = 12;  ///< heads per layer
-  index_t intermediate_size = 3072;  ///< hidden features of the feed-forward
-  double layer_norm_eps = 1e-12;     ///< epsilon of all norms
+  index_t image_height = 224;  ///< pixels
+  index_t image_width = 224;   ///< pixels
+  index_t patch_size =
+      16;  ///< side of a patch in pixels; pixels behind the last whole patch have no effect
+  index_t num_channels = 3;                  ///< channels of a pixel
+  index_t hidden_size = 768;                 ///< features of a patch
+  index_t num_hidden_layers = 12;            ///< encoder layers
+  index_t num_attention_heads = 12;          ///< heads per layer
+  index_t intermediate_size = 3072;          ///< hidden features of the feed-forward
+  double layer_norm_eps = 1e-12;             ///< epsilon of all norms
   Activation hidden_act = Activation::gelu;  ///< activation of the feed-forward
   bool qkv_bias = true;                      ///< bias of the query, key and value projections
   index_t num_labels = 0;                    ///< classes; 0: no classifier
@@ -105,7 +106,8 @@ class Vit {
     const index_t count = rows * columns;
     check_shape("Vit", "out", Shape<3>{batch, before + count, dim}, to.shape());
     const Execution& execution = options.execution;
-    const Tensor3<T> patches = extract_patches(x, o.patch_size);
+    const Tensor3<T> patches = extract_patches(
+        x.slice(2, 0, rows * o.patch_size).slice(3, 0, columns * o.patch_size), o.patch_size);
     // Of another size than the model's.
     const bool interpolates = x.extent(2) != o.image_height || x.extent(3) != o.image_width;
     const auto grid = positions.view().select(0, 0).slice(0, first_patch(), positions.extent(1));
@@ -189,10 +191,10 @@ class Vit {
       throw ValueError(
           message("Vit", "class_token", "be true for a classifier, which reads it", "false"));
     }
-    if (o.image_height % o.patch_size != 0 || o.image_width % o.patch_size != 0) {
+    if (o.patch_size > (std::min)(o.image_height, o.image_width)) {
       throw ValueError(
           message("Vit", "patch_size",
-                  "divide image_height and image_width = " + std::to_string(o.image_height) +
+                  "be at most image_height and image_width = " + std::to_string(o.image_height) +
                       " and " + std::to_string(o.image_width),
                   std::to_string(o.patch_size)));
     }
