@@ -14,10 +14,9 @@ ATTN_NAMESPACE_BEGIN
 struct VitOptions {
   index_t image_height = 224;  ///< pixels
   index_t image_width = 224;   ///< pixels
-  index_t patch_size =
-      16;  ///< side of a patch in pixels; pixels behind the last whole patch have no effect
-  index_t num_channels = 3;                  ///< channels of a pixel
-  index_t hidden_size = 768;                 ///< features of a patch
+  index_t patch_size = 16;     ///< side of a patch in pixels; what whole patches leave is not read
+  index_t num_channels = 3;    ///< channels of a pixel
+  index_t hidden_size = 768;   ///< features of a patch
   index_t num_hidden_layers = 12;            ///< encoder layers
   index_t num_attention_heads = 12;          ///< heads per layer
   index_t intermediate_size = 3072;          ///< hidden features of the feed-forward
