@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -20,7 +19,7 @@
 #include "attn/models/pretrained.hpp"
 
 #include "support/command_line.hpp"
-#include "support/png_pixels.hpp"
+#include "support/preprocessor.hpp"
 #include "support/printable.hpp"
 
 namespace {
@@ -39,25 +38,6 @@ struct Classifier {
   std::vector<std::string> labels;
 };
 
-nlohmann::json read_json(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-  if (!json.is_object()) throw std::runtime_error(path.string() + ": no JSON object");
-  return json;
-}
-
-// Reads a list of three numbers, or one number for all three.
-void read_channels(const nlohmann::json& json, const char* key, std::array<double, 3>& channels) {
-  if (!json.contains(key)) return;
-  const nlohmann::json& value = json[key];
-  for (std::size_t c = 0; c < 3; ++c) {
-    const bool is_list = value.is_array() && value.size() == 3;
-    const nlohmann::json& number = is_list ? value[c] : value;
-    if (!number.is_number()) throw std::runtime_error(std::string(key) + ": not three numbers");
-    channels[c] = number.get<double>();
-  }
-}
-
 Classifier from_folder(const std::filesystem::path& folder) {
   Classifier result{attn::load_vit<float>(folder), {}, {}};
   const attn::VitOptions& options = result.model.options();
@@ -65,22 +45,14 @@ Classifier from_folder(const std::filesystem::path& folder) {
     throw std::runtime_error(folder.string() + ": a model without a classifier");
   if (options.num_channels != 3)
     throw std::runtime_error(folder.string() + ": not a model of three colours");
-  const nlohmann::json config = read_json(folder / "config.json");
+  const nlohmann::json config = examples::read_json(folder / "config.json");
   const nlohmann::json names = config.value("id2label", nlohmann::json::object());
   for (index_t id = 0; id < options.num_labels; ++id) {
     const std::string key = std::to_string(id);
     const bool has_name = names.is_object() && names.contains(key) && names[key].is_string();
     result.labels.push_back(has_name ? names[key].get<std::string>() : "class " + key);
   }
-  const std::filesystem::path preprocessor = folder / "preprocessor_config.json";
-  if (std::filesystem::exists(preprocessor)) {
-    const nlohmann::json json = read_json(preprocessor);
-    if (json.contains("rescale_factor") && json["rescale_factor"].is_number()) {
-      result.pixels.scale = json["rescale_factor"].get<double>();
-    }
-    read_channels(json, "image_mean", result.pixels.mean);
-    read_channels(json, "image_std", result.pixels.deviation);
-  }
+  result.pixels = examples::pixel_options_of(folder);
   return result;
 }
 

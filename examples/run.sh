@@ -12,7 +12,8 @@ Installs what is missing, compiles the examples and runs them. ATTN_BUILD_DIR na
   all        these and the other examples, of which five train a model: about six minutes on two cores,
              180 MB of models and texts to download, 250 MB in the build directory
 
-transcribe is not run: it needs the folder of a Whisper (docs/huggingface.md)."
+transcribe and search_images are not run: they need the folder of a Whisper, and of a CLIP or SigLIP
+(docs/huggingface.md)."
 
 case "$# ${1-}" in
   '0 ' | '1 all') ;;

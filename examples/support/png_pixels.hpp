@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <png.h>
 #include <stdexcept>
 #include <string>
@@ -42,21 +43,34 @@ inline Pixels read_png(const std::string& path) {
   return pixels;
 }
 
-// Weights of the pixels of a row of `from` for each pixel of a row of `to`: a triangle around its
-// centre, at least as wide as the pixel, so that shrinking an image uses every pixel.
+// How pixels between those of an image are computed.
+enum class Interpolation { bilinear, bicubic };
+
+// The weight of a pixel at this distance: a triangle, or the cubic of Keys (1981) with a = -1/2.
+inline double weight_at(double distance, Interpolation interpolation) {
+  const double x = std::abs(distance);
+  if (interpolation == Interpolation::bilinear) return std::max(1 - x, 0.0);
+  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
+  return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
+}
+
+// Weights of the pixels of a row of `from` for `count` pixels, `first` and those behind it, of a
+// row of `to`: a kernel around the centre of each, which grows where the image shrinks, so that
+// every pixel is used.
 class Resampling {
  public:
-  Resampling(index_t from, index_t to) {
+  Resampling(index_t from, index_t to, index_t first, index_t count, Interpolation interpolation) {
     const double scale = static_cast<double>(from) / static_cast<double>(to);
-    const double reach = std::max(scale, 1.0);
-    for (index_t i = 0; i < to; ++i) {
+    const double width = std::max(scale, 1.0);
+    const double reach = interpolation == Interpolation::bicubic ? 2 * width : width;
+    for (index_t i = first; i < first + count; ++i) {
       const double middle = (static_cast<double>(i) + 0.5) * scale;
       Part part{std::max<index_t>(0, std::lround(middle - reach)), {}};
       const index_t end = std::min<index_t>(from, std::lround(middle + reach));
       double sum = 0;
       for (index_t j = part.begin; j < end; ++j) {
-        const double at = (static_cast<double>(j) + 0.5 - middle) / reach;
-        part.weights.push_back(std::max(1 - std::abs(at), 0.0));
+        const double at = (static_cast<double>(j) + 0.5 - middle) / width;
+        part.weights.push_back(weight_at(at, interpolation));
         sum += part.weights.back();
       }
       for (double& weight : part.weights) weight /= sum;
@@ -64,7 +78,7 @@ class Resampling {
     }
   }
 
-  // element(j) is an element of the input row.
+  // The i-th of the `count` pixels; element(j) is an element of the input row.
   template <class Element>
   double operator()(index_t i, const Element& element) const {
     const Part& part = parts_[static_cast<std::size_t>(i)];
@@ -82,8 +96,12 @@ class Resampling {
   std::vector<Part> parts_;
 };
 
-// The preprocessing of a model: (pixel * scale - mean) / deviation, channel by channel.
+// The preprocessing of a model: (pixel * scale - mean) / deviation, channel by channel, of the
+// image resized to the model's size or, with shortest_edge, of the centre of the image whose
+// shorter side was resized to it.
 struct PixelOptions {
+  Interpolation interpolation = Interpolation::bilinear;
+  std::optional<index_t> shortest_edge;
   double scale = 1.0 / 255;
   std::array<double, 3> mean{0.5, 0.5, 0.5}, deviation{0.5, 0.5, 0.5};
 };
@@ -91,7 +109,19 @@ struct PixelOptions {
 // (1, 3, height, width)
 inline attn::Tensor4<float> resized(const Pixels& pixels, index_t height, index_t width,
                                     const PixelOptions& options) {
-  const Resampling across(pixels.width, width), down(pixels.height, height);
+  index_t full_height = height, full_width = width;
+  if (options.shortest_edge) {
+    const index_t edge = *options.shortest_edge, shorter = std::min(pixels.width, pixels.height);
+    if (edge < std::max(height, width)) {
+      throw std::runtime_error("shortest_edge must be at least the model's image size; found " +
+                               std::to_string(edge));
+    }
+    full_height = edge * pixels.height / shorter;
+    full_width = edge * pixels.width / shorter;
+  }
+  const Resampling across(pixels.width, full_width, (full_width - width) / 2, width,
+                          options.interpolation),
+      down(pixels.height, full_height, (full_height - height) / 2, height, options.interpolation);
   attn::Tensor4<float> image({1, 3, height, width});
   attn::Tensor2<double> narrow({pixels.height, width});
   for (index_t c = 0; c < 3; ++c) {

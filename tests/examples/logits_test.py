@@ -152,18 +152,20 @@ with tempfile.TemporaryDirectory() as name:
     checks.same("dinov2: keys", list(result), ["model_type", "hidden", "first"])
     near("dinov2: hidden", result["hidden"], golden.row("hidden_b", 0, -1))
 
-    golden = Golden("clip")
-    for image in range(2):
-        count = math.prod(golden.shape("images")[1:])
-        pixels = golden["images"][image * count:(image + 1) * count]
-        write_npy(folder / "clip.npy", golden.shape("images")[1:], pixels)
-        for text in range(3):
-            result = found(data / "clip", "--pixels", folder / "clip.npy", "--ids", listed(golden.row("ids", text)))
-            checks.same("clip: keys", list(result), ["model_type", "ids", "image", "text", "logits"])
-            near("clip: image", result["image"], golden.row("image_embeds", image))
-            near("clip: text", result["text"], golden.row("text_embeds", text))
-            expected = golden.row("logits", image)[text]
-            checks.holds("clip: similarity", abs(result["logits"][0] - expected) < 1e-5, f"{result['logits']}, {expected}")
+    for name in ("clip", "siglip"):
+        golden = Golden(name)
+        for image in range(2):
+            count = math.prod(golden.shape("images")[1:])
+            pixels = golden["images"][image * count:(image + 1) * count]
+            write_npy(folder / "clip.npy", golden.shape("images")[1:], pixels)
+            for text in range(3):
+                result = found(data / name, "--pixels", folder / "clip.npy", "--ids", listed(golden.row("ids", text)))
+                checks.same(f"{name}: keys", list(result), ["model_type", "ids", "image", "text", "logits"])
+                near(f"{name}: image", result["image"], golden.row("image_embeds", image))
+                near(f"{name}: text", result["text"], golden.row("text_embeds", text))
+                expected = golden.row("logits", image)[text]
+                checks.holds(f"{name}: similarity", abs(result["logits"][0] - expected) < 1e-5,
+                             f"{result['logits']}, {expected}")
     rejects("no picture to compare", 2, "--pixels is needed", data / "clip", "--ids", "5")
 
     golden = Golden("whisper")

@@ -44,15 +44,54 @@ TEST(Vit, PackedOnEveryInstructionSet) {
   EXPECT_EQ(to_array(vit.classify(images)).data, to_array(logits).data);
 }
 
+// Without a class token the rest is the same: a class token of zeros in a layer that attends to the
+// token itself would not be, so no layers.
+TEST(Vit, WithoutClassToken) {
+  Random random(2);
+  VitOptions options = kSmallVit;
+  options.num_labels = 0;
+  options.num_hidden_layers = 0;
+  options.num_register_tokens = 2;
+  auto with = random_module<Vit<float>>(random, options);
+  options.class_token = false;
+  auto without = random_module<Vit<float>>(random, options);
+  without.patch_embedding = with.patch_embedding;
+  without.register_tokens = with.register_tokens;
+  without.encoder = with.encoder;
+  copy(with.positions.view().slice(1, 1, 7), without.positions.view());
+  const auto images = random.tensor<float, 4>({2, 2, 6, 9});
+  const Tensor3<float> expected = with(images), found = without(images);
+  ASSERT_EQ(found.shape(), (Shape<3>{2, 8, 8}));
+  for (index_t b = 0; b < 2; ++b) {
+    for (index_t i = 0; i < 8; ++i) {
+      for (index_t d = 0; d < 8; ++d) ASSERT_EQ(found(b, i, d), expected(b, i + 1, d));
+    }
+  }
+}
+
+TEST(Vit, PixelsBehindTheLastPatchHaveNoEffect) {
+  Random random(3), again(3);
+  VitOptions options = kSmallVit;
+  const auto vit = random_module<Vit<float>>(random, options);
+  options.image_height = 8;
+  options.image_width = 10;
+  const auto larger = random_module<Vit<float>>(again, options);
+  const auto images = random.tensor<float, 4>({2, 2, 8, 10});
+  EXPECT_EQ(to_array(larger(images)).data,
+            to_array(vit(images.view().slice(2, 0, 6).slice(3, 0, 9))).data);
+}
+
 TEST(Vit, WhatIsRefused) {
   const auto fails = [](auto change, std::string_view part) {
     VitOptions options = kSmallVit;
     change(options);
     EXPECT_TRUE(contains(error_of<ValueError>([&] { Vit<float>{options}; }), part));
   };
-  fails([](VitOptions& o) { o.patch_size = 4; }, "divide image_height and image_width = 6 and 9");
+  fails([](VitOptions& o) { o.patch_size = 7; },
+        "be at most image_height and image_width = 6 and 9; found 7");
   fails([](VitOptions& o) { o.patch_size = 0; }, "patch_size must lie in 1 .. 2^24; found 0");
   fails([](VitOptions& o) { o.num_labels = -1; }, "num_labels must lie in 0");
+  fails([](VitOptions& o) { o.class_token = false; }, "class_token must be true for a classifier");
   VitOptions plain = kSmallVit;
   plain.num_labels = 0;
   const Vit<float> vit(plain);

@@ -192,8 +192,8 @@ TEST(SentencePieceFiles, NameWhatTheyCannotFollow) {
     EXPECT_TRUE(
         contains(error_of<std::invalid_argument>([&] { pretrained_text(folder / "."); }), part));
   };
-  json_fails("llama", "type\" must be Precompiled, Strip or Replace, in this order", "/normalizer",
-             {{"type", "NFKC"}});
+  json_fails("llama", "type\" must be Replace of punctuation and of white space, Precompiled",
+             "/normalizer", {{"type", "NFKC"}});
   json_fails("llama", "prepend\" must be U+2581", "/normalizer/normalizers/0/prepend", "_");
   json_fails("llama", "content\" must be", "/normalizer/normalizers/1/content", "_");
   json_fails("llama", "or none with a normalizer that replaces spaces", "/pre_tokenizer",

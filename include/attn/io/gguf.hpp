@@ -6,7 +6,7 @@
 
 #include "attn/core/tensor.hpp"
 #include "attn/io/gguf/blocks.hpp"
-#include "attn/io/gguf/header.hpp"
+#include "attn/io/gguf/split.hpp"
 #include "attn/io/mapped_file.hpp"
 #include "attn/io/stored_tensor.hpp"
 
@@ -19,23 +19,35 @@ struct GgufTensor {
   std::span<const std::byte> bytes;
 };
 
-/// An open GGUF file; const calls are thread-safe. Opening checks the whole header:
-/// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3. Unknown names throw
-/// ValueError, unsupported types DTypeError, unexpected shapes ShapeError, all naming file and
-/// tensor; other tensors can still be loaded.
+/// An open GGUF file, or all parts of a split one; const calls are thread-safe. Opening checks the
+/// whole header: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3.
+/// Unknown names throw ValueError, unsupported types DTypeError, unexpected shapes ShapeError, all
+/// naming file and tensor; other tensors can still be loaded.
 class GgufFile {
  public:
-  /// Maps the file. Throws IoError if it cannot be read or breaks the format.
-  explicit GgufFile(const std::filesystem::path& path)
-      : map_(path), bytes_(map_.bytes()), file_name_(detail::utf8(path)) {
-    header_ = parse_gguf_header(bytes_, file_name_);
+  /// Maps the file; the first part of a split model, name-00001-of-00003.gguf, opens the others
+  /// beside it. Throws IoError if a file cannot be read or breaks the format, or parts contradict
+  /// each other.
+  explicit GgufFile(const std::filesystem::path& path) : file_name_(detail::utf8(path)) {
+    header_ = map(path);
+    if (header_.split.count <= 1) return;
+    const auto paths = detail::gguf_part_paths(path, header_.split);
+    for (std::size_t no = 1; no < paths.size(); ++no) {
+      detail::join_gguf_part(header_, map(paths[no]), no, detail::utf8(paths[no]));
+    }
+    detail::finish_gguf_parts(header_, file_name_);
   }
 
   /// Reads a file's bytes from memory that the caller keeps alive; `name` stands for the file in
   /// errors.
   explicit GgufFile(std::span<const std::byte> bytes, std::string name = "memory")
-      : bytes_(bytes), file_name_(std::move(name)) {
-    header_ = parse_gguf_header(bytes_, file_name_);
+      : bytes_({bytes}), file_name_(std::move(name)) {
+    header_ = parse_gguf_header(bytes, file_name_);
+    if (header_.split.count <= 1) return;
+    throw IoError(
+        message("GgufFile", detail::concat(detail::quote(file_name_), ": the model"),
+                "be in one piece of memory (a path opens all parts)",
+                detail::concat("part ", header_.split.no + 1, " of ", header_.split.count)));
   }
 
   GgufFile(GgufFile&&) noexcept = default;
@@ -72,7 +84,8 @@ class GgufFile {
   /// Releases the memory of a tensor's bytes until they are read again: for a mapped file, its
   /// whole pages.
   void release(std::string_view name) const {
-    if (!map_.bytes().empty()) map_.release(bytes_of(find(name)));
+    const GgufEntry& entry = find(name);
+    if (!maps_.empty()) maps_[entry.part].release(bytes_of(entry));
   }
 
   /// Type, shape and stored bytes of a tensor, valid for the life of this object (moved or not).
@@ -166,12 +179,18 @@ class GgufFile {
 
   std::span<const std::byte> bytes_of(const GgufEntry& entry) const {
     if (entry.bytes == 0) return {};  // such an offset may lie beyond the file's end
-    return bytes_.subspan(static_cast<std::size_t>(entry.begin),
-                          static_cast<std::size_t>(entry.bytes));
+    return bytes_[entry.part].subspan(static_cast<std::size_t>(entry.begin),
+                                      static_cast<std::size_t>(entry.bytes));
   }
 
-  MappedFile map_;
-  std::span<const std::byte> bytes_;
+  /// Maps the next part, and returns its header.
+  GgufHeader map(const std::filesystem::path& path) {
+    bytes_.push_back(maps_.emplace_back(path).bytes());
+    return parse_gguf_header(bytes_.back(), path.string());
+  }
+
+  std::vector<MappedFile> maps_;  ///< the parts; none of bytes in memory
+  std::vector<std::span<const std::byte>> bytes_;
   std::string file_name_;
   GgufHeader header_;
 };

@@ -80,7 +80,7 @@ inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
   if (is_encoder) return PretrainedModel::bert;
   if (is_in(detail::kPictureTypes)) return PretrainedModel::vit;
   if (is_in(detail::kSeq2SeqTypes)) return PretrainedModel::seq2seq_transformer;
-  if (type == "clip") return PretrainedModel::clip;
+  if (type == "clip" || type == "siglip") return PretrainedModel::clip;
   if (type == "whisper") return PretrainedModel::whisper;
   config.fail("model_type", "be a type that load_pretrained() reads", detail::quote(type));
 }
@@ -100,7 +100,7 @@ inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
 ///                          has one
 ///   Vit<T>                 for vit, with a classifier if the file has one, dinov2 or
 ///                          dinov2_with_registers
-///   Clip<T>                for clip
+///   Clip<T>                for clip or siglip
 ///   Seq2SeqTransformer<T>  for bart, mbart, marian, m2m_100 (also NLLB), pegasus, t5 or mt5
 ///   Whisper<T>             for whisper
 ///

@@ -1,4 +1,4 @@
-// SentenceEncoder: lines of text to vectors, from a sentence-transformers folder.
+// SentenceEncoder: lines of text to vectors, from a sentence-transformers folder or a GGUF file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <numeric>
 #include <span>
 
+#include "attn/models/gguf/encoder.hpp"
 #include "attn/models/pretrained/bert.hpp"
 #include "attn/models/sentence/dense.hpp"
 #include "attn/models/sentence/folder.hpp"
@@ -15,7 +16,7 @@ ATTN_NAMESPACE_BEGIN
 /// Options of SentenceEncoder::encode().
 struct EncodeOptions {
   std::string_view prompt = {};  ///< name of the prompt before each line; empty: the default
-  bool normalize = false;        ///< normalise vectors even if the folder does not
+  bool normalize = false;        ///< normalise vectors even if the folder or file does not
   index_t batch_size = 32;       ///< lines per batch, sorted by length
   Execution execution = {};      ///< threads, scratch and instruction set
 };
@@ -36,12 +37,17 @@ class SentenceEncoder {
   /// files that SentenceTokenizer reads, and, if they exist, modules.json, the pooling's
   /// config.json, the files of dense layers, sentence_bert_config.json,
   /// config_sentence_transformers.json and tokenizer_config.json. Without modules.json the pooling
-  /// is an unnormalised mean. Throws IoError for files that cannot be read or break their format;
-  /// ValueError, ShapeError or DTypeError for unknown keys and unsupported values, naming file and
-  /// key.
-  explicit SentenceEncoder(const std::filesystem::path& folder,
-                           const PretrainedOptions& options = {})
-      : SentenceEncoder(folder, options, detail::sentence_folder_of(folder)) {}
+  /// is an unnormalised mean.
+  ///
+  /// Or reads a file *.gguf of architecture bert or nomic-bert, whose weights are dequantised;
+  /// vectors are not normalised, and without the key pooling_type the pooling is the mean.
+  /// options.ignore_keys names keys that count as missing, with or without their prefix.
+  ///
+  /// Throws IoError for files that cannot be read or break their format; ValueError, ShapeError or
+  /// DTypeError for unknown keys and unsupported values, naming file and key.
+  explicit SentenceEncoder(const std::filesystem::path& path, const PretrainedOptions& options = {})
+      : SentenceEncoder(path.extension() == ".gguf" ? parts_of(GgufFile(path), options)
+                                                    : parts_of(path, options)) {}
 
   /// The vectors (lines, dim()): a row does not depend on the other lines, on batch_size or
   /// threads. Throws ValueError for an unknown prompt, or a batch_size below 1.
@@ -102,20 +108,51 @@ class SentenceEncoder {
     bool normalize;
   };
 
-  SentenceEncoder(const std::filesystem::path& folder, const PretrainedOptions& options,
-                  const detail::SentenceFolder& modules)
-      : options_(modules.options), tokenizer_(modules.transformer) {
-    bert_ = detail::bert_from_folder<T>(modules.transformer, options);
+  /// What a folder or a file holds; `name` stands for it in errors.
+  struct Parts {
+    SentenceEncoderOptions options;
+    SentenceTokenizer tokenizer;
+    Bert<T> bert;
+    std::vector<SentenceDense<T>> dense;
+    std::string name;
+  };
+
+  static Parts parts_of(const std::filesystem::path& folder, const PretrainedOptions& options) {
+    const detail::SentenceFolder modules = detail::sentence_folder_of(folder);
+    Parts parts{.options = modules.options,
+                .tokenizer = SentenceTokenizer(modules.transformer),
+                .bert = detail::bert_from_folder<T>(modules.transformer, options),
+                .dense = {},
+                .name = folder.string()};
+    index_t dim = parts.bert.hidden_size();
     for (const std::filesystem::path& one : modules.dense) {
-      dense_.push_back(detail::dense_from_folder<T>(one, dim(), options));
+      parts.dense.push_back(detail::dense_from_folder<T>(one, dim, options));
+      dim = parts.dense.back().linear.out_features();
     }
+    return parts;
+  }
+
+  static Parts parts_of(const GgufFile& file, const PretrainedOptions& options) {
+    auto bert = detail::bert_from_gguf<T>(file, options);
+    return {.options = detail::gguf_sentence_options(file, options),
+            .tokenizer = SentenceTokenizer(file, options.ignore_keys),
+            .bert = std::move(bert),
+            .dense = {},
+            .name = file.file_name()};
+  }
+
+  explicit SentenceEncoder(Parts parts)
+      : options_(std::move(parts.options)),
+        tokenizer_(std::move(parts.tokenizer)),
+        bert_(std::move(parts.bert)),
+        dense_(std::move(parts.dense)) {
     bert_.pooler = {};  // the pooler of next-sentence prediction, which is not used
     // RoBERTa reserves two positions for padding.
     options_.max_tokens = (std::min)(options_.max_tokens, bert_.embeddings.options().max_positions);
     const index_t known = bert_.embeddings.words.num_embeddings();
     if (tokenizer_.vocab_size() > known) {
       throw ValueError(
-          message("SentenceEncoder", detail::quote(detail::utf8(folder)),
+          message("SentenceEncoder", detail::quote(parts.name),
                   detail::concat("have at most ", known,
                                  " pieces in its vocabulary, the size of the embedding table"),
                   std::to_string(tokenizer_.vocab_size())));

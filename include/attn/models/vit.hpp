@@ -12,15 +12,15 @@ ATTN_NAMESPACE_BEGIN
 
 /// Options with the names of config.json.
 struct VitOptions {
-  index_t image_height = 224;        ///< pixels
-  index_t image_width = 224;         ///< pixels
-  index_t patch_size = 16;           ///< side of a patch in pixels, which divides height and width
-  index_t num_channels = 3;          ///< channels of a pixel
-  index_t hidden_size = 768;         ///< features of a patch
-  index_t num_hidden_layers = 12;    ///< encoder layers
-  index_t num_attention_heads = 12;  ///< heads per layer
-  index_t intermediate_size = 3072;  ///< hidden features of the feed-forward
-  double layer_norm_eps = 1e-12;     ///< epsilon of all norms
+  index_t image_height = 224;  ///< pixels
+  index_t image_width = 224;   ///< pixels
+  index_t patch_size = 16;     ///< side of a patch in pixels; what whole patches leave is not read
+  index_t num_channels = 3;    ///< channels of a pixel
+  index_t hidden_size = 768;   ///< features of a patch
+  index_t num_hidden_layers = 12;            ///< encoder layers
+  index_t num_attention_heads = 12;          ///< heads per layer
+  index_t intermediate_size = 3072;          ///< hidden features of the feed-forward
+  double layer_norm_eps = 1e-12;             ///< epsilon of all norms
   Activation hidden_act = Activation::gelu;  ///< activation of the feed-forward
   bool qkv_bias = true;                      ///< bias of the query, key and value projections
   index_t num_labels = 0;                    ///< classes; 0: no classifier
@@ -28,12 +28,13 @@ struct VitOptions {
                                              ///< no position
   /// If given, images of other sizes get interpolated positions; otherwise they are errors.
   std::optional<Bicubic> interpolation = {};
+  bool class_token = true;      ///< a learned token before all others
   bool patch_bias = true;       ///< bias of the patch embedding
   bool embedding_norm = false;  ///< layer norm before the first layer
   bool norm = true;             ///< final norm of all hidden states
 
   /// Tokens before the patches: the class token and the registers.
-  index_t num_prefix_tokens() const { return 1 + num_register_tokens; }
+  index_t num_prefix_tokens() const { return (class_token ? 1 : 0) + num_register_tokens; }
   index_t num_patches() const { return (image_height / patch_size) * (image_width / patch_size); }
   TransformerStackOptions encoder_options() const {
     return {.num_layers = num_hidden_layers,
@@ -50,9 +51,9 @@ struct VitOptions {
 };
 
 /// images (batch, num_channels, image_height, image_width), already preprocessed, to hidden states
-/// (batch, num_prefix_tokens() + patches, hidden_size): a class token, registers, then the patches
-/// row by row. Sources: Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), section 3.1;
-/// Darcet et al., "Vision Transformers Need Registers" (2024).
+/// (batch, num_prefix_tokens() + patches, hidden_size): the class token, registers, then the
+/// patches row by row. Sources: Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), section
+/// 3.1; Darcet et al., "Vision Transformers Need Registers" (2024).
 template <class T>
 class Vit {
  public:
@@ -62,8 +63,8 @@ class Vit {
     const VitOptions& o = options;
     const index_t pixels = o.num_channels * o.patch_size * o.patch_size;
     patch_embedding = Linear<T>(pixels, o.hidden_size, o.patch_bias);
-    cls_token = Tensor3<T>({1, 1, o.hidden_size});
-    positions = Tensor3<T>({1, 1 + o.num_patches(), o.hidden_size});
+    if (o.class_token) cls_token = Tensor3<T>({1, 1, o.hidden_size});
+    positions = Tensor3<T>({1, first_patch() + o.num_patches(), o.hidden_size});
     if (o.num_register_tokens > 0) {
       register_tokens = Tensor3<T>({1, o.num_register_tokens, o.hidden_size});
     }
@@ -105,10 +106,11 @@ class Vit {
     const index_t count = rows * columns;
     check_shape("Vit", "out", Shape<3>{batch, before + count, dim}, to.shape());
     const Execution& execution = options.execution;
-    const Tensor3<T> patches = extract_patches(x, o.patch_size);
+    const Tensor3<T> patches = extract_patches(
+        x.slice(2, 0, rows * o.patch_size).slice(3, 0, columns * o.patch_size), o.patch_size);
     // Of another size than the model's.
     const bool interpolates = x.extent(2) != o.image_height || x.extent(3) != o.image_width;
-    const auto grid = positions.view().select(0, 0).slice(0, 1, 1 + o.num_patches());
+    const auto grid = positions.view().select(0, 0).slice(0, first_patch(), positions.extent(1));
     Tensor3<T> interpolated;
     if (interpolates) {
       interpolated = interpolate_positions(grid.split(0, o.image_height / o.patch_size), rows,
@@ -124,8 +126,12 @@ class Vit {
                               embedded.select(0, b).slice(0, before, before + count),
                               Activation::none, places, execution);
       for (index_t d = 0; d < dim; ++d) {
-        embedded(b, 0, d) = static_cast<T>(cls_token(0, 0, d) + positions(0, 0, d));
-        for (index_t n = 1; n < before; ++n) embedded(b, n, d) = register_tokens(0, n - 1, d);
+        if (o.class_token) {
+          embedded(b, 0, d) = static_cast<T>(cls_token(0, 0, d) + positions(0, 0, d));
+        }
+        for (index_t n = 0; n < o.num_register_tokens; ++n) {
+          embedded(b, first_patch() + n, d) = register_tokens(0, n, d);
+        }
       }
     }
     if (o.embedding_norm) embedding_norm.forward(embedded, embedded, execution);
@@ -159,8 +165,8 @@ class Vit {
 
   Linear<T>
       patch_embedding;   ///< from num_channels * patch_size * patch_size pixels, channel by channel
-  Tensor3<T> cls_token;  ///< (1, 1, hidden_size)
-  Tensor3<T> positions;  ///< (1, 1 + num_patches(), hidden_size)
+  Tensor3<T> cls_token;  ///< (1, 1, hidden_size); empty without a class token
+  Tensor3<T> positions;  ///< (1, num_patches(), hidden_size), after that of the class token
   Tensor3<T> register_tokens;  ///< (1, num_register_tokens, hidden_size); empty without registers
   LayerNorm<T> embedding_norm;
   Encoder<T> encoder;
@@ -181,15 +187,22 @@ class Vit {
     check("hidden_size", o.hidden_size, 1);
     check("num_labels", o.num_labels, 0);
     check("num_register_tokens", o.num_register_tokens, 0);
-    if (o.image_height % o.patch_size != 0 || o.image_width % o.patch_size != 0) {
+    if (o.num_labels > 0 && !o.class_token) {
+      throw ValueError(
+          message("Vit", "class_token", "be true for a classifier, which reads it", "false"));
+    }
+    if (o.patch_size > (std::min)(o.image_height, o.image_width)) {
       throw ValueError(
           message("Vit", "patch_size",
-                  "divide image_height and image_width = " + std::to_string(o.image_height) +
+                  "be at most image_height and image_width = " + std::to_string(o.image_height) +
                       " and " + std::to_string(o.image_width),
                   std::to_string(o.patch_size)));
     }
     return o;
   }
+
+  /// The row of `positions` that belongs to the first patch.
+  index_t first_patch() const { return options_.class_token ? 1 : 0; }
 
   /// Throws ShapeError for images that the model does not take.
   void check_images(const Shape<4>& images) const {
@@ -210,7 +223,7 @@ class Vit {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.patch_embedding.visit_parameters(f.under("patch_embedding."));
-    f("cls_token", self.cls_token.view());
+    if (self.cls_token) f("cls_token", self.cls_token.view());
     f("positions", self.positions.view());
     if (self.register_tokens) f("register_tokens", self.register_tokens.view());
     if (self.options_.embedding_norm) {

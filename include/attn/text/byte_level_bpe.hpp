@@ -22,6 +22,10 @@ struct BpeVocabulary {
   PreTokenizer pre_tokenizer = PreTokenizer::gpt2;
   bool ignore_merges = false;  ///< a whole word that is a token is not split, as in Llama 3
   bool nfc = false;            ///< normalise texts to Unicode form C first, except special tokens
+  bool lowercase = false;      ///< then convert them to lower case
+  /// The end of the spelling of tokens that end a word, such as "</w>" of CLIP, which decode()
+  /// writes as a space; empty: tokens do not mark the ends of words.
+  std::string_view end_of_word = {};
   std::optional<index_t> unknown = {};  ///< token for bytes that have none; not given: they are
                                         ///< left out
 };
@@ -60,11 +64,15 @@ inline bool append_bytes_of_letters(std::string_view spelling, std::string& to) 
   }
   return true;
 }
-/// The bytes of a token's spelling; nothing if it contains another letter.
-inline std::optional<std::string> bytes_of_letters(std::string_view spelling) {
-  std::string result;
-  if (!append_bytes_of_letters(spelling, result)) return std::nullopt;
-  return result;
+/// Appends the bytes of a token's spelling, with a space for its `end_of_word`; returns false if it
+/// contains another letter.
+inline bool append_bytes_of_token(std::string_view spelling, std::string_view end_of_word,
+                                  std::string& to) {
+  const bool ends = !end_of_word.empty() && spelling.ends_with(end_of_word);
+  if (ends) spelling.remove_suffix(end_of_word.size());
+  if (!append_bytes_of_letters(spelling, to)) return false;
+  if (ends) to += ' ';
+  return true;
 }
 
 /// Converts texts without special tokens to ids: splits a text into words, and merges pairs of
@@ -79,15 +87,22 @@ class ByteLevelBpe {
       : merges_(vocabulary.merges.size()),
         pre_tokenizer_(vocabulary.pre_tokenizer),
         ignore_merges_(vocabulary.ignore_merges),
-        nfc_(vocabulary.nfc) {
+        nfc_(vocabulary.nfc),
+        lowercase_(vocabulary.lowercase),
+        marks_ends_(!vocabulary.end_of_word.empty()) {
     ids_.reserve(pieces.size());
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       if (is_text[i] && !ids_.add(pieces[i], static_cast<std::int32_t>(i)))
         fail_repeated(vocabulary.tokens[i]);
     }
     for (std::size_t b = 0; b < 256; ++b) {
-      const std::int32_t id = ids_(std::string(1, static_cast<char>(b)));
-      byte_ids_[b] = id >= 0 ? id : static_cast<std::int32_t>(vocabulary.unknown.value_or(-1));
+      const auto id_of = [&](std::string_view bytes) {
+        const std::int32_t id = ids_(bytes);
+        return id >= 0 ? id : static_cast<std::int32_t>(vocabulary.unknown.value_or(-1));
+      };
+      const char byte[] = {static_cast<char>(b), ' '};
+      byte_ids_[b] = id_of({byte, 1});
+      last_byte_ids_[b] = marks_ends_ ? id_of({byte, 2}) : byte_ids_[b];
     }
     std::string bytes;
     for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
@@ -96,7 +111,7 @@ class ByteLevelBpe {
                   bytes.clear();
                   if (!append_bytes_of_letters(left, bytes)) return {};
                   const std::size_t size = bytes.size();
-                  if (!append_bytes_of_letters(right, bytes)) return {};
+                  if (!append_bytes_of_token(right, vocabulary.end_of_word, bytes)) return {};
                   const std::string_view both = bytes;
                   return {ids_(both.substr(0, size)), ids_(both.substr(size)), ids_(both)};
                 });
@@ -109,6 +124,7 @@ class ByteLevelBpe {
   void encode(std::string_view text, std::vector<index_t>& ids) const {
     std::string normal;
     if (nfc_) text = normal = attn::nfc(text);
+    if (lowercase_) text = normal = attn::lowercase(text);
     MergedWord merged;
     for_each_word(pre_tokenizer_, text, [&](std::string_view word) {
       if (ignore_merges_) {
@@ -119,7 +135,8 @@ class ByteLevelBpe {
       }
       merged.clear();
       for (std::size_t at = 0; at < word.size(); ++at) {
-        const std::int32_t id = byte_ids_[static_cast<unsigned char>(word[at])];
+        const auto& byte_ids = at + 1 < word.size() ? byte_ids_ : last_byte_ids_;
+        const std::int32_t id = byte_ids[static_cast<unsigned char>(word[at])];
         if (id >= 0) merged.add(id, at, 1);
       }
       merged.merge([&](const MergedWord::Symbol& left, const MergedWord::Symbol& right) {
@@ -131,10 +148,10 @@ class ByteLevelBpe {
 
  private:
   TokenIds ids_;
-  std::array<std::int32_t, 256> byte_ids_{};
+  std::array<std::int32_t, 256> byte_ids_{}, last_byte_ids_{};  ///< within a word, and at its end
   MergeTable merges_;
   PreTokenizer pre_tokenizer_ = PreTokenizer::gpt2;
-  bool ignore_merges_ = false, nfc_ = false;
+  bool ignore_merges_ = false, nfc_ = false, lowercase_ = false, marks_ends_ = false;
 };
 
 }  // namespace detail

@@ -11,12 +11,13 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Named as in GGUF files (tokenizer.ggml.pre).
+/// Named as in GGUF files (tokenizer.ggml.pre), except clip, which no GGUF file has.
 enum class PreTokenizer {
   gpt2,       ///< contractions, letters, digits, other signs; the last three with a preceding space
   smollm,     ///< gpt2 with each digit a separate word
   llama_bpe,  ///< letters with a preceding sign, digits in threes, line ends after signs
   qwen2,      ///< llama_bpe with each digit a separate word
+  clip,       ///< contractions, letters, digits one by one, other signs; white space is left out
 };
 
 /// The pre-tokenizer of a name such as "llama-bpe", if it is known.
@@ -234,12 +235,20 @@ inline std::size_t llama3_word(const WordScanner& scan, std::size_t place, std::
   return space_before_word(scan, place, end);
 }
 
+/// The end of the word at `place`, which is not white space, by
+/// `'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+`.
+inline std::size_t clip_word(const WordScanner& scan, std::size_t place) {
+  if (const std::size_t end = scan.contraction(place, false); end != place) return end;
+  const WordScanner::Char first = scan.at(place);
+  return first.kind == CharKind::number ? first.end : scan.run(place, first.kind);
+}
+
 }  // namespace detail
 
-/// Calls f(word) for every word of `text`; the words together are the text. Bytes that are not
-/// UTF-8 count as symbols. Categories are those of utf8proc's Unicode version. Source of the
-/// patterns: `tokenizers` files of GPT-2, SmolLM2, Llama 3 and Qwen2 (whose normalisation is
-/// BpeVocabulary::nfc).
+/// Calls f(word) for every word of `text`; the words together are the text, except for clip. Bytes
+/// that are not UTF-8 count as symbols. Categories are those of utf8proc's Unicode version. Source
+/// of the patterns: `tokenizers` files of GPT-2, SmolLM2, Llama 3, Qwen2 (whose normalisation is
+/// BpeVocabulary::nfc) and CLIP.
 template <class F>
 void for_each_word(PreTokenizer kind, std::string_view text, F&& f) {
   using detail::CharKind;
@@ -264,7 +273,12 @@ void for_each_word(PreTokenizer kind, std::string_view text, F&& f) {
   }
   const detail::WordScanner scan(text);
   for (std::size_t begin = 0; begin < text.size();) {
+    if (kind == PreTokenizer::clip) {
+      begin = scan.run_of_space(begin);
+      if (begin == text.size()) return;
+    }
     const std::size_t end = kind == PreTokenizer::gpt2    ? detail::gpt2_word(scan, begin)
+                            : kind == PreTokenizer::clip  ? detail::clip_word(scan, begin)
                             : kind == PreTokenizer::qwen2 ? detail::llama3_word(scan, begin, 1)
                                                           : detail::llama3_word(scan, begin, 3);
     f(text.substr(begin, end - begin));

@@ -37,6 +37,9 @@ enum class SpaceStrip { none, one, first_token /**< all that its first token has
 /// How a text, or the part between its special tokens, is normalised before it is split: in this
 /// order.
 struct SentencePieceNormal {
+  bool lowercase = false;                          ///< write the text in lower case
+  std::string removed = {};                        ///< ASCII characters to leave out
+  bool joins_white_space = false;                  ///< each run of white space becomes a space
   std::optional<Charsmap> charsmap = {};           ///< none: characters stay
   bool strips_left = false, strips_right = false;  ///< white space at its beginning and end
   /// The replacement of two or more spaces in a row; none: they stay.
@@ -85,6 +88,27 @@ inline std::string joined_spaces(std::string_view text, std::string_view to) {
     result.append(count > 1 ? to : text.substr(0, count));
     text.remove_prefix(count);
     const std::size_t size = (std::min)(text.find(' '), text.size());
+    result.append(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return result;
+}
+
+/// The text without these ASCII characters.
+inline std::string without(std::string_view text, std::string_view characters) {
+  std::string result(text);
+  std::erase_if(result, [&](char c) { return characters.find(c) != characters.npos; });
+  return result;
+}
+
+/// The text with a space for each run of white space.
+inline std::string joined_white_space(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t spaces = space_begins(text);
+    if (spaces > 0) result += ' ';
+    text.remove_prefix(spaces);
+    const std::size_t size = word_ends(text);
     result.append(text.substr(0, size));
     text.remove_prefix(size);
   }
@@ -198,6 +222,9 @@ class SentencePiece {
   /// `is_first`: nothing precedes it, not even special tokens.
   void encode(std::string_view part, bool is_first, std::vector<index_t>& ids) const {
     std::string normal;
+    if (normal_.lowercase) part = normal = lowercase(part);
+    if (!normal_.removed.empty()) part = normal = without(part, normal_.removed);
+    if (normal_.joins_white_space) part = normal = joined_white_space(part);
     if (normal_.charsmap) part = normal = (*normal_.charsmap)(part);
     if (normal_.strips_left) part.remove_prefix(space_begins(part));
     if (normal_.strips_right) part = part.substr(0, space_ends(part));

@@ -23,7 +23,8 @@ ATTN_NAMESPACE_BEGIN
 /// Byte-level BPE: the text is split into words; in each word's bytes the pair of highest priority
 /// merges, the leftmost of equals, until none can. Bytes without a token become the unknown token,
 /// or are left out if the vocabulary has none. decode() restores any other text, UTF-8 or not,
-/// possibly in normalisation form C.
+/// possibly in normalisation form C; if tokens mark the ends of words, in lower case and with a
+/// space after every word.
 ///
 /// SentencePiece: the text may be normalised first; spaces become the letter U+2581, which may also
 /// be written before the text; then pairs of symbols merge, or the most likely tokens are found. A
@@ -47,8 +48,10 @@ class Tokenizer {
       const std::string_view token = vocabulary.tokens[i];
       const TokenKind kind = kind_of(vocabulary, i);
       const bool is_special = kind == TokenKind::control || kind == TokenKind::user_defined;
-      auto bytes = is_special ? std::nullopt : detail::bytes_of_letters(token);
-      add(bytes ? *std::move(bytes) : std::string(token), kind == TokenKind::control);
+      std::string bytes;
+      const bool is_bytes =
+          !is_special && detail::append_bytes_of_token(token, vocabulary.end_of_word, bytes);
+      add(is_bytes ? std::move(bytes) : std::string(token), kind == TokenKind::control);
       if (is_special) add_special(token, vocabulary);
       is_text.push_back(!is_special && kind != TokenKind::unused);
     }

@@ -101,6 +101,25 @@ inline std::string nfc(std::string_view text) {
   return result;
 }
 
+/// The text in lower case, character by character: a sigma is never final. Invalid bytes stay.
+inline std::string lowercase(std::string_view text) {
+  constexpr std::int32_t kDottedI = 0x130;  // whose lower case is two characters
+  std::string result;
+  result.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Char c = first_char(text);
+    if (c.code < 0) {
+      result.append(text.substr(0, c.size));
+    } else if (c.code == kDottedI) {
+      result += "i\xCC\x87";
+    } else {
+      append_utf8(utf8proc_tolower(c.code), result);
+    }
+    text.remove_prefix(c.size);
+  }
+  return result;
+}
+
 /// The text with U+FFFD for every invalid byte.
 inline std::string valid_utf8(std::string_view text) {
   std::string result;

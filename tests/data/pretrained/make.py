@@ -476,6 +476,27 @@ def clip():
         save(name, model, golden)
 
 
+@torch.no_grad()
+def siglip(seed):
+    torch.manual_seed(seed)
+    both = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4)
+    config = hf.SiglipConfig(text_config=both | dict(vocab_size=96, max_position_embeddings=10, hidden_size=20, projection_size=16),
+                             vision_config=both | dict(image_size=12, patch_size=4))
+    model = hf.SiglipModel(config).eval()
+    draw(model)
+    model.logit_scale.fill_(1.5)
+    model.logit_bias.fill_(-2.5)
+    model.double()
+    images = torch.randn(2, 3, 12, 12).float()
+    ids = torch.cat([ids_of(10, 96, seed + n) for n in range(3)])
+    for row, at in enumerate((4, 9, 2)):  # padded to the longest text
+        ids[row, at:] = 1
+    out = model(input_ids=ids, pixel_values=images.double())
+    print(f"siglip: {out.logits_per_image.tolist()}")
+    save("siglip", model, {"images": images, "ids": ids, "image_embeds": out.image_embeds, "text_embeds": out.text_embeds,
+                           "logits": out.logits_per_image})
+
+
 @with_some_seed
 @torch.no_grad()
 def seq2seq(name, make, *, seed, edit=None, forced=None):
@@ -711,6 +732,7 @@ def main():
     vit()
     dinov2()
     clip()
+    siglip(98)
     bart()
     t5()
     translation()

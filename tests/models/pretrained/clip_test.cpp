@@ -29,7 +29,7 @@ void check(const std::string& name, const PretrainedOptions& options = {}) {
 }
 
 TEST(PretrainedClip, HasTheVectorsOfTransformers) {
-  for (const char* name : {"clip", "clip_old"}) {
+  for (const char* name : {"clip", "clip_old", "siglip"}) {
     check<float>(name);
     check<float>(name, {.pack = false});
     check<double>(name);
@@ -65,6 +65,49 @@ TEST(PretrainedClip, ConfigsOfTheFirstFiles) {
   EXPECT_EQ(options_of().end_id, 95);
   config["text_config_dict"]["pruned_heads"] = {{"1", {0}}};
   EXPECT_TRUE(contains(error_of<ValueError>(options_of), "pruned_heads"));
+}
+
+// Published files of SigLIP lack most keys.
+TEST(PretrainedClip, MissingKeysHaveTheValuesOfTransformers) {
+  const attn_test::TempFolder folder;
+  const auto options_of = [&](const nlohmann::json& config) {
+    std::ofstream(folder / "config.json") << config;
+    return clip_options_of(ConfigFile(folder / "config.json"));
+  };
+  const auto empty = nlohmann::json::object();
+  nlohmann::json config = {
+      {"model_type", "siglip"}, {"text_config", empty}, {"vision_config", empty}};
+  const ClipOptions siglip = options_of(config);
+  EXPECT_EQ(siglip.form, ClipForm::siglip);
+  EXPECT_EQ(siglip.projection_dim, 768);
+  EXPECT_EQ(siglip.vision.patch_size, 16);
+  EXPECT_EQ(siglip.vision.intermediate_size, 3072);
+  EXPECT_EQ(siglip.vision.layer_norm_eps, 1e-6);
+  EXPECT_EQ(siglip.vision.hidden_act, Activation::gelu_tanh);
+  EXPECT_EQ(siglip.text_embedding.vocab_size, 32000);
+  EXPECT_EQ(siglip.text_embedding.max_positions, 64);
+  EXPECT_EQ(siglip.text.num_layers, 12);
+  EXPECT_EQ(siglip.text.layer.nhead, 12);
+  config["model_type"] = "clip";
+  const ClipOptions clip = options_of(config);
+  EXPECT_EQ(clip.vision.patch_size, 32);
+  EXPECT_EQ(clip.text_embedding.vocab_size, 49408);
+  EXPECT_EQ(clip.text.layer.d_model, 512);
+  EXPECT_EQ(clip.text.layer.nhead, 8);
+  config["model_type"] = "siglip";
+  config["vision_config"]["hidden_size"] = 384;
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { options_of(config); }),
+                       "projection_size\" must be the width of the vision tower, 384; found 768"));
+}
+
+TEST(PretrainedClip, WhatContradictsTheFormIsRefused) {
+  const auto fails = [](const ClipOptions& options, std::string_view part) {
+    EXPECT_TRUE(contains(error_of<ValueError>([&] { Clip<float>{options}; }), part));
+  };
+  fails({.form = ClipForm::siglip}, "vision.class_token must be false with ClipForm::siglip");
+  fails({.vision = {.class_token = false}}, "vision.class_token must be true; found false");
+  fails({.form = ClipForm::siglip, .vision = {.class_token = false}},
+        "projection_dim must be vision.hidden_size = 768 with ClipForm::siglip; found 512");
 }
 
 TEST(PretrainedClip, TextsWithoutAnEnd) {

@@ -23,6 +23,7 @@ TEST(PretrainedModelOf, IsTheModelOfTheType) {
       {"vit", PretrainedModel::vit},
       {"dinov2_with_registers", PretrainedModel::vit},
       {"clip", PretrainedModel::clip},
+      {"siglip", PretrainedModel::clip},
       {"mt5", PretrainedModel::seq2seq_transformer},
       {"marian", PretrainedModel::seq2seq_transformer},
       {"whisper", PretrainedModel::whisper}};

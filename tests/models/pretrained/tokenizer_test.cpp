@@ -41,12 +41,18 @@ TEST(PretrainedTokenizer, HasTheIdsOfTokenizers) {
     for (const json& line : one.at("cases")) {
       Ids ids = text.tokenizer.encode(line.at("text").get<std::string>(), true);
       if (text.special.add_bos) ids.insert(ids.begin(), text.special.bos.value());
+      if (text.special.behind) ids.push_back(*text.special.behind);
       EXPECT_EQ(ids, line.at("ids").get<Ids>())
           << name << " of " << line.at("text").dump(-1, ' ', true);
       ++count;
     }
   }
-  EXPECT_EQ(count, 44u);
+  EXPECT_EQ(count, 84u);
+}
+
+TEST(PretrainedTokenizer, EndsOfWordsAreSpaces) {
+  const Tokenizer clip = pretrained_text(kPretrained / "tokenizers" / "clip").tokenizer;
+  EXPECT_EQ(clip.decode(clip.encode("Hello,\n he\u00c9l 12")), "hello , he\u00e9l 1 2 ");
 }
 
 TEST(PretrainedTokenizer, AddedTokensTakeSpacesAlongOrAreWholeWords) {
@@ -192,9 +198,9 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
         set("/pre_tokenizer", {{"type", "Metaspace"}}));
   fails("qwen2", "key \"pre_tokenizer\" must be ByteLevel, optionally after",
         set("/pre_tokenizer", nullptr));
-  fails("qwen2", "must be Llama 3's or Qwen2's, with each match a word; found \"x+\"",
+  fails("qwen2", "must be Llama 3's, Qwen2's or CLIP's, with each match a word; found \"x+\"",
         set("/pre_tokenizer/pretokenizers/0/pattern/Regex", "x+"));
-  fails("qwen2", "must be Llama 3's or Qwen2's, with each match a word",
+  fails("qwen2", "must be Llama 3's, Qwen2's or CLIP's, with each match a word",
         set("/pre_tokenizer/pretokenizers/0/behavior", "Removed"));
   fails("qwen2", "found \"Split, ByteLevel with its own pattern\"",
         set("/pre_tokenizer/pretokenizers/1/use_regex", true));

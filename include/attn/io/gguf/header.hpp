@@ -18,10 +18,18 @@ static_assert(std::endian::native == std::endian::little,
 struct GgufEntry {
   std::uint32_t type = 0;  ///< its number in the file, also of an unsupported type
   std::vector<index_t>
-      shape;         ///< outermost first, the reverse of the file's order; empty for a scalar
-  index_t size = 1;  ///< elements
-  std::uint64_t begin = 0;  ///< within the file
+      shape;             ///< outermost first, the reverse of the file's order; empty for a scalar
+  index_t size = 1;      ///< elements
+  std::size_t part = 0;  ///< the file that holds it, of those of a split model
+  std::uint64_t begin = 0;  ///< within that file
   std::uint64_t bytes = 0;  ///< 0 for unsupported types
+};
+
+/// The place of a file among the parts of a split model.
+struct GgufSplit {
+  std::uint64_t no = 0;       ///< counted from 0
+  std::uint64_t count = 1;    ///< parts
+  std::uint64_t tensors = 0;  ///< of all parts together
 };
 
 struct GgufHeader {
@@ -29,6 +37,7 @@ struct GgufHeader {
   std::map<std::string, GgufEntry, std::less<>> tensors;
   std::vector<std::string> names;  ///< of tensors, in the file's order
   std::uint64_t alignment = 32;
+  GgufSplit split;
 };
 
 namespace detail {
@@ -195,7 +204,7 @@ inline void place_gguf_tensors(GgufHeader& header, const GgufCursor& cursor,
 
 /// Parses and checks the header of `file`, the whole file's bytes, to which the result refers;
 /// `file_name` is for errors. Throws IoError that names the file, the key or tensor, the
-/// requirement of the format and the value found; also for a part of a split file.
+/// requirement of the format and the value found.
 inline GgufHeader parse_gguf_header(std::span<const std::byte> file, std::string_view file_name) {
   detail::GgufCursor cursor(file, file_name);
   constexpr std::string_view kMagic = "GGUF";
@@ -231,10 +240,9 @@ inline GgufHeader parse_gguf_header(std::span<const std::byte> file, std::string
       throw IoError(error.what());
     }
   };
-  if (const std::uint64_t parts = number("split.count", 1); parts > 1) {
-    cursor.fail("the model", "be in one file (llama.cpp's gguf-split --merge joins its parts)",
-                detail::concat("part ", number("split.no", 0) + 1, " of ", parts));
-  }
+  header.split = {.no = number("split.no", 0),
+                  .count = number("split.count", 1),
+                  .tensors = number("split.tensors.count", 0)};
   header.alignment = number("general.alignment", header.alignment);
   if (!std::has_single_bit(header.alignment) || header.alignment > (1u << 30)) {
     cursor.fail("key \"general.alignment\"", "be a power of two up to 2^30",

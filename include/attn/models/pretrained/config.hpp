@@ -51,9 +51,9 @@ Model load_model(const ModelOptions& model_options, const File& file, const Load
   if (options.pack) model.pack();
   return model;
 }
-template <class T, class Model, class ModelOptions>
-Model load_model(const ModelOptions& model_options, const SafetensorsFolder& file,
-                 const LoadOptions& names, const PretrainedOptions& options) {
+template <class T, class Model, TensorFile File, class ModelOptions>
+Model load_model(const ModelOptions& model_options, const File& file, const LoadOptions& names,
+                 const PretrainedOptions& options) {
   return load_model<T, Model>(model_options, file, names, options, [](Model&) {});
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cctype>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -72,25 +73,56 @@ inline Charsmap charsmap_of(const ConfigFile& step) {
   }
 }
 
-/// Precompiled, Strip and a Replace of repeated spaces: each optional, in this order.
+/// The characters of a regular expression such as `[!\.]`; none unless it is a list of ASCII
+/// punctuation.
+inline std::optional<std::string> punctuation_of(std::string_view pattern) {
+  if (pattern.size() < 3 || !pattern.starts_with('[') || !pattern.ends_with(']')) return {};
+  const std::string_view list = pattern.substr(1, pattern.size() - 2);
+  std::string result;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const bool is_escaped = list[i] == '\\';
+    if (is_escaped && ++i == list.size()) return {};
+    const auto c = static_cast<unsigned char>(list[i]);
+    const bool is_sign = c > ' ' && c < 0x7F && std::isalnum(c) == 0;
+    const bool has_meaning = !is_escaped && std::string_view("[]^&~-").find(list[i]) != list.npos;
+    if (!is_sign || has_meaning) return {};
+    result += list[i];
+  }
+  return result;
+}
+
+/// Replace of a list of punctuation by nothing and Replace of white space by a space, as SigLIP has
+/// them; Precompiled, Strip and a Replace of repeated spaces: each optional, in this order.
 inline SentencePieceNormal sentencepiece_normal(const std::vector<ConfigFile>& steps) {
-  constexpr std::string_view kOrder[] = {"Precompiled", "Strip", "Replace"};
+  constexpr std::string_view kOrder[] = {"punctuation", "white space", "Precompiled", "Strip",
+                                         "Replace"};
   SentencePieceNormal normal;
   std::size_t next = 0;
   for (const ConfigFile& step : steps) {
-    const auto type = step.get<std::string>("type");
+    auto type = step.get<std::string>("type");
+    const auto pattern =
+        type == "Replace" ? step.object("pattern").get<std::string>("Regex", "") : "";
+    const auto punctuation = punctuation_of(pattern);
+    if (punctuation && step.get<std::string>("content").empty()) type = "punctuation";
+    if (pattern == "\\s+" && step.get<std::string>("content") == " ") type = "white space";
     while (next < std::size(kOrder) && kOrder[next] != type) ++next;
     if (next == std::size(kOrder)) {
-      step.fail("type", "be Precompiled, Strip or Replace, in this order", quote(type));
+      step.fail("type",
+                "be Replace of punctuation and of white space, Precompiled, Strip or Replace, in "
+                "this order",
+                quote(type));
     }
     ++next;
-    if (type == "Precompiled") {
+    if (type == "punctuation") {
+      normal.removed = *punctuation;
+    } else if (type == "white space") {
+      normal.joins_white_space = true;
+    } else if (type == "Precompiled") {
       normal.charsmap = charsmap_of(step);
     } else if (type == "Strip") {
       normal.strips_left = step.get<bool>("strip_left");
       normal.strips_right = step.get<bool>("strip_right");
     } else {
-      const auto pattern = step.object("pattern").get<std::string>("Regex", "");
       if (pattern != " {2,}") step.fail("pattern", "be \" {2,}\"", quote(pattern));
       normal.several_spaces = step.get<std::string>("content");
     }
@@ -99,10 +131,13 @@ inline SentencePieceNormal sentencepiece_normal(const std::vector<ConfigFile>& s
 }
 
 /// Replace, or Prepend and Replace, as in Llama's files; or Metaspace, as in T5's and
-/// XLM-RoBERTa's.
+/// XLM-RoBERTa's. A Lowercase before all others is of SigLIP.
 inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
   SpaceRules rules;
-  const auto normalizers = tokenizer_steps(file, "normalizer", "normalizers");
+  auto normalizers = tokenizer_steps(file, "normalizer", "normalizers");
+  const bool is_lowercase =
+      !normalizers.empty() && normalizers[0].get<std::string>("type") == "Lowercase";
+  if (is_lowercase) normalizers.erase(normalizers.begin());
   const std::string normal = step_types(normalizers);
   const bool has_letters = normal == "Prepend, Replace" ||
                            (normal == "Replace" && normalizers[0].object("pattern").has("String"));
@@ -116,6 +151,7 @@ inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
   } else {
     rules.normal = sentencepiece_normal(normalizers);
   }
+  rules.normal.lowercase = is_lowercase;
   const auto cutters = tokenizer_steps(file, "pre_tokenizer", "pretokenizers");
   const std::string cuts = step_types(cutters);
   if ((cuts == "Metaspace" || cuts == "WhitespaceSplit, Metaspace") && !has_letters) {

@@ -28,6 +28,8 @@ inline PreTokenizer pre_tokenizer_of(const ConfigFile& file) {
                                                 "'(?i:[sdmt]|ll|ve|re)"};
   constexpr std::string_view kLetters = R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})",
                              kRest = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  // Of CLIP; newer files have the special tokens before it, which ByteLevel cuts again.
+  constexpr std::string_view kClip = R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)";
   std::string found;
   std::optional<PreTokenizer> kind;  // of the step before ByteLevel
   for (const ConfigFile& step : tokenizer_steps(file, kKey, "pretokenizers")) {
@@ -39,7 +41,8 @@ inline PreTokenizer pre_tokenizer_of(const ConfigFile& file) {
       }
       const bool cuts = step.get<bool>("use_regex", true);
       if (!kind && cuts) return PreTokenizer::gpt2;
-      if (kind && cuts == (*kind == PreTokenizer::smollm)) return *kind;
+      const bool needs_cuts = kind == PreTokenizer::smollm || kind == PreTokenizer::clip;
+      if (kind && cuts == needs_cuts) return *kind;
       found += cuts ? " with its own pattern" : " without a pattern";
     } else if (type == "Digits" && !kind && step.get<bool>("individual_digits", false)) {
       kind = PreTokenizer::smollm;
@@ -50,26 +53,43 @@ inline PreTokenizer pre_tokenizer_of(const ConfigFile& file) {
         if (pattern == concat(contractions, kLetters, "{1,3}", kRest))
           kind = PreTokenizer::llama_bpe;
       }
-      if (!kind || step.get<std::string>("behavior") != "Isolated" ||
-          step.get<bool>("invert", false)) {
-        step.fail("pattern", "be Llama 3's or Qwen2's, with each match a word", quote(pattern));
+      for (const std::string_view specials : {"", R"(<\|startoftext\|>|<\|endoftext\|>|)"}) {
+        if (pattern == concat(specials, kClip)) kind = PreTokenizer::clip;
+      }
+      const bool is_clip = kind == PreTokenizer::clip;
+      if (!kind || step.get<std::string>("behavior") != (is_clip ? "Removed" : "Isolated") ||
+          step.get<bool>("invert", false) != is_clip) {
+        step.fail("pattern", "be Llama 3's, Qwen2's or CLIP's, with each match a word",
+                  quote(pattern));
       }
     }
   }
-  file.fail(kKey,
-            "be ByteLevel, optionally after Digits or a Split with the pattern of Llama 3 or Qwen2",
-            quote(found.empty() ? "none" : found));
+  file.fail(
+      kKey,
+      "be ByteLevel, optionally after Digits or a Split with the pattern of Llama 3, Qwen2 or "
+      "CLIP",
+      quote(found.empty() ? "none" : found));
 }
 
-/// Whether texts are normalised to form C.
-inline bool has_nfc(const ConfigFile& file) {
+/// Sets how texts are normalised: form C or not, or form C and lower case, as in CLIP, whose words
+/// have no white space.
+inline void set_normalizer(const ConfigFile& file, BpeVocabulary& vocabulary) {
   const auto steps = tokenizer_steps(file, "normalizer", "normalizers");
-  for (const ConfigFile& step : steps) {
-    if (const auto type = step.get<std::string>("type"); type != "NFC") {
-      file.fail("normalizer", "be NFC or none", quote(type));
+  const std::string types = step_types(steps);
+  const bool is_clip = vocabulary.pre_tokenizer == PreTokenizer::clip;
+  if (is_clip && types == "NFC, Replace, Lowercase") {
+    const auto pattern = steps[1].object("pattern").get<std::string>("Regex", "");
+    if (pattern != "\\s+") steps[1].fail("pattern", "be \"\\s+\"", quote(pattern));
+    if (steps[1].get<std::string>("content") != " ") {
+      steps[1].fail("content", "be a space", quote(steps[1].get<std::string>("content")));
     }
+    vocabulary.lowercase = true;
+  } else if (types != "NFC" && !types.empty()) {
+    file.fail("normalizer",
+              is_clip ? "be NFC, Replace and Lowercase, or NFC, or none" : "be NFC or none",
+              quote(types));
   }
-  return !steps.empty();
+  vocabulary.nfc = !types.empty();
 }
 
 /// The tokens that a post-processor writes before and after a text, if it does.
@@ -167,12 +187,17 @@ inline std::string model_type(const ConfigFile& model) {
   return model.has("unk_id") ? "Unigram" : "BPE";
 }
 
-inline void check_bpe(const ConfigFile& model) {
+/// `end_of_word`: of CLIP's tokens, or empty.
+inline void check_bpe(const ConfigFile& model, std::string_view end_of_word = "") {
   if (model.get<double>("dropout", 0) != 0) model.fail("dropout", "be 0 or none", "another");
-  for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+  const auto check = [&](std::string_view key, std::string_view expected) {
     const auto text = model.get<std::string>(key, "");
-    if (!text.empty()) model.fail(key, "be empty or none", quote(text));
-  }
+    if (text == expected) return;
+    model.fail(key, expected.empty() ? "be empty or none" : concat("be ", quote(expected)),
+               quote(text));
+  };
+  check("continuing_subword_prefix", "");
+  check("end_of_word_suffix", end_of_word);
 }
 
 /// Tokens, merges and unknown token of "model".
@@ -213,11 +238,16 @@ inline void finish_texts(const ConfigFile& file, const ConfigFile& model, index_
 
 inline Tokenizer byte_level_bpe_of(const ConfigFile& file, const ConfigFile& model,
                                    index_t vocab_size) {
-  check_bpe(model);
   BpeVocabulary vocabulary{.tokens = {},
                            .pre_tokenizer = pre_tokenizer_of(file),
-                           .ignore_merges = model.get<bool>("ignore_merges", false),
-                           .nfc = has_nfc(file)};
+                           .ignore_merges = model.get<bool>("ignore_merges", false)};
+  const bool is_clip = vocabulary.pre_tokenizer == PreTokenizer::clip;
+  if (is_clip) {
+    vocabulary.end_of_word = "</w>";
+    if (vocabulary.ignore_merges) model.fail("ignore_merges", "be false for CLIP", "true");
+  }
+  check_bpe(model, vocabulary.end_of_word);
+  set_normalizer(file, vocabulary);
   for (const ConfigFile& step : tokenizer_steps(file, "decoder", "decoders")) {
     if (const auto name = step.get<std::string>("type"); name != "ByteLevel") {
       file.fail("decoder", "be ByteLevel", quote(name));
@@ -225,7 +255,8 @@ inline Tokenizer byte_level_bpe_of(const ConfigFile& file, const ConfigFile& mod
   }
   TokenizerTexts texts = bpe_texts(model, vocabulary.unknown);
   const bool fuses = model.get<bool>("fuse_unk", false);
-  finish_texts(file, model, vocab_size, vocabulary.nfc, vocabulary.nfc, texts);
+  // CLIP's special tokens are in lower case and form C already.
+  finish_texts(file, model, vocab_size, vocabulary.nfc && !is_clip, vocabulary.nfc, texts);
   vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
   vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());
   vocabulary.kinds = std::move(texts.kinds);

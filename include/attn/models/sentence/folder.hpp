@@ -1,4 +1,4 @@
-// Pooling and prompts of a sentence-transformers folder.
+// Pooling and prompts of a sentence-transformers folder, pooling of a GGUF file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -142,6 +142,20 @@ inline SentenceFolder sentence_folder_of(const std::filesystem::path& folder) {
                              std::to_string(options.max_tokens)));
   }
   return result;
+}
+
+/// The pooling and the longest text of a GGUF file.
+inline SentenceEncoderOptions gguf_sentence_options(const GgufFile& file,
+                                                    const PretrainedOptions& given) {
+  const GgufKeys keys(file, concat(file.get<std::string_view>("general.architecture"), "."),
+                      "SentenceEncoder", given.ignore_keys);
+  SentenceEncoderOptions options{.max_tokens = keys.count("context_length")};
+  const auto type = keys.get<std::uint32_t>("pooling_type", 1);
+  if (type != 1 && type != 2) {
+    keys.fail("pooling_type", "be 1 (mean) or 2 (the first token)", std::to_string(type));
+  }
+  options.pooling = type == 2 ? Pooling::cls : Pooling::mean;
+  return options;
 }
 
 }  // namespace detail

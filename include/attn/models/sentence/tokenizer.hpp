@@ -1,4 +1,4 @@
-// SentenceTokenizer: the tokenizer of a sentence-transformers folder.
+// SentenceTokenizer: the tokenizer of a sentence-transformers folder or a GGUF file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "attn/models/gguf/wordpiece.hpp"
 #include "attn/models/pretrained/config.hpp"
 #include "attn/models/pretrained/tokenizer.hpp"
 #include "attn/text/wordpiece.hpp"
@@ -85,6 +86,12 @@ class SentenceTokenizer {
   /// (XLM-RoBERTa). Throws IoError for files that cannot be read, ValueError for another tokenizer,
   /// naming file and key.
   explicit SentenceTokenizer(const std::filesystem::path& folder) : model_(model_of(folder)) {}
+
+  /// Reads the keys tokenizer.ggml.* of uncased WordPiece. Throws ValueError for another tokenizer,
+  /// unknown keys and unsupported values, naming file and key, unless `ignore_keys` contains it,
+  /// with or without "tokenizer.ggml.".
+  explicit SentenceTokenizer(const GgufFile& file, std::span<const std::string> ignore_keys = {})
+      : model_(detail::gguf_wordpiece(file, ignore_keys)) {}
 
   index_t vocab_size() const {
     if (const auto* text = std::get_if<PretrainedText>(&model_))

@@ -17,7 +17,7 @@ inline LoadOptions dinov2_names(const std::string& prefix) {
 }
 
 inline VitOptions dinov2_options(const ConfigFile& config) {
-  VitOptions options = vit_style_options(config, 1e-6);
+  VitOptions options = vit_style_options(config, {.layer_norm_eps = 1e-6});
   check_only(config, "use_swiglu_ffn", false, "false");
   const double ratio = config.get<double>("mlp_ratio", 4);
   const double size = static_cast<double>(options.hidden_size) * ratio;

@@ -39,10 +39,15 @@ struct PictureType {
   bool has_layer_scale = false;  ///< factors of each output of attention and feed-forward
 };
 
-/// Options by the keys of ViT, without the size of the feed-forward.
-inline VitOptions vit_style_options(const ConfigFile& config, double layer_norm_eps,
+/// Options by the keys of ViT, without the size of the feed-forward; `otherwise` has the values of
+/// missing keys.
+inline VitOptions vit_style_options(const ConfigFile& config, const VitOptions& otherwise,
                                     const std::string& activation = "gelu") {
-  const auto sizes = config.counts("image_size"), sides = config.counts("patch_size");
+  const auto sizes_of = [&](std::string_view key, index_t missing) {
+    return config.has(key) ? config.counts(key) : std::vector<index_t>{missing};
+  };
+  const auto sizes = sizes_of("image_size", otherwise.image_height),
+             sides = sizes_of("patch_size", otherwise.patch_size);
   const auto check_pair = [&](std::string_view key, const std::vector<index_t>& values) {
     if (values.size() == 1 || values.size() == 2) return;
     config.fail(key, "be one size or two", std::to_string(values.size()));
@@ -50,18 +55,19 @@ inline VitOptions vit_style_options(const ConfigFile& config, double layer_norm_
   check_pair("image_size", sizes);
   check_pair("patch_size", sides);
   if (sides.front() != sides.back()) config.fail("patch_size", "be square", "two sizes");
-  const VitOptions result{.image_height = sizes.front(),
-                          .image_width = sizes.back(),
-                          .patch_size = sides.front(),
-                          .num_channels = config.count("num_channels", 3),
-                          .hidden_size = config.count("hidden_size"),
-                          .num_hidden_layers = config.count("num_hidden_layers"),
-                          .num_attention_heads = config.count("num_attention_heads"),
-                          .layer_norm_eps = config.get<double>("layer_norm_eps", layer_norm_eps),
-                          .hidden_act = activation_of(config, "hidden_act", activation),
-                          .qkv_bias = config.get<bool>("qkv_bias", true)};
-  if (result.image_height % result.patch_size != 0 || result.image_width % result.patch_size != 0) {
-    config.fail("patch_size", "divide image_size", std::to_string(result.patch_size));
+  VitOptions result = otherwise;
+  result.image_height = sizes.front();
+  result.image_width = sizes.back();
+  result.patch_size = sides.front();
+  result.num_channels = config.count("num_channels", otherwise.num_channels);
+  result.hidden_size = config.count("hidden_size", otherwise.hidden_size);
+  result.num_hidden_layers = config.count("num_hidden_layers", otherwise.num_hidden_layers);
+  result.num_attention_heads = config.count("num_attention_heads", otherwise.num_attention_heads);
+  result.layer_norm_eps = config.get<double>("layer_norm_eps", otherwise.layer_norm_eps);
+  result.hidden_act = activation_of(config, "hidden_act", activation);
+  result.qkv_bias = config.get<bool>("qkv_bias", true);
+  if (result.patch_size > std::min(result.image_height, result.image_width)) {
+    config.fail("patch_size", "be at most image_size", std::to_string(result.patch_size));
   }
   check_heads(config, "num_attention_heads", result.hidden_size, result.num_attention_heads);
   return result;

@@ -19,8 +19,8 @@ inline LoadOptions vit_names(const std::string& prefix = "vit.") {
 namespace detail {
 
 inline VitOptions vit_type_options(const ConfigFile& config) {
-  VitOptions options = vit_style_options(config, 1e-12);
-  options.intermediate_size = config.count("intermediate_size");
+  VitOptions options = vit_style_options(config, {});
+  options.intermediate_size = config.count("intermediate_size", options.intermediate_size);
   for (const std::string_view key : {"pooler_act", "pooler_output_size"}) {
     static_cast<void>(config.has(key));  // the pooler is not loaded
   }
