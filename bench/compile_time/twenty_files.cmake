@@ -1,5 +1,6 @@
-# Prints how long a program of twenty files with one attention call each takes to build, with the headers alone and with
-# attn::compiled, first as a whole and then after a change of one file. All processors compile.
+# Prints how long a program of twenty files with one attention call each takes to build, with the
+# headers alone and with attn::compiled: the whole program, then one changed file. All processors
+# compile.
 cmake_minimum_required(VERSION 3.24)
 
 cmake_host_system_information(RESULT jobs QUERY NUMBER_OF_LOGICAL_CORES)
@@ -26,5 +27,6 @@ foreach(target attn::attn attn::compiled)
   execute_process(COMMAND "${folder}/twenty_files" COMMAND_ERROR_IS_FATAL ANY)
   file(TOUCH "${folder}/call_7.cpp")
   build(again "${folder}")
-  message("twenty files with ${target}: ${whole} s; after a change of one file: ${again} s (${jobs} jobs)")
+  message("twenty files with ${target}: ${whole} s; after a change of one file: ${again} s "
+    "(${jobs} jobs)")
 endforeach()

@@ -186,7 +186,7 @@ class GgufFile {
   /// Maps the next part, and returns its header.
   GgufHeader map(const std::filesystem::path& path) {
     bytes_.push_back(maps_.emplace_back(path).bytes());
-    return parse_gguf_header(bytes_.back(), path.string());
+    return parse_gguf_header(bytes_.back(), detail::utf8(path));
   }
 
   std::vector<MappedFile> maps_;  ///< the parts; none of bytes in memory

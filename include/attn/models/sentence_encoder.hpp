@@ -123,7 +123,7 @@ class SentenceEncoder {
                 .tokenizer = SentenceTokenizer(modules.transformer),
                 .bert = detail::bert_from_folder<T>(modules.transformer, options),
                 .dense = {},
-                .name = folder.string()};
+                .name = detail::utf8(folder)};
     index_t dim = parts.bert.hidden_size();
     for (const std::filesystem::path& one : modules.dense) {
       parts.dense.push_back(detail::dense_from_folder<T>(one, dim, options));

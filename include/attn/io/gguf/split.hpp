@@ -23,7 +23,7 @@ inline std::string gguf_part_suffix(std::uint64_t no, std::uint64_t count) {
 /// first, or has another name.
 inline std::vector<std::filesystem::path> gguf_part_paths(const std::filesystem::path& first,
                                                           const GgufSplit& split) {
-  const std::string name = first.filename().string(), subject = quote(first.string());
+  const std::string name = utf8(first.filename()), subject = quote(utf8(first));
   constexpr std::uint64_t kMostParts = 65535;
   if (split.no != 0) {
     throw IoError(message("GgufFile", subject,
