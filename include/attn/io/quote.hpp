@@ -82,8 +82,8 @@ inline std::string quote(std::string_view text) {
   return result += at < text.size() ? "...\"" : "\"";
 }
 
-/// The name of a file for messages. On Windows, path::string() throws for letters that the code page
-/// lacks.
+/// The name of a file for messages; on Windows, path::string() throws for letters that the code
+/// page lacks.
 inline std::string utf8(const std::filesystem::path& path) {
   const std::u8string text = path.u8string();
   return {text.begin(), text.end()};
