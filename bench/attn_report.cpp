@@ -22,6 +22,7 @@
 #include "report/child.hpp"
 #include "report/cost.hpp"
 #include "report/element_work.hpp"
+#include "report/layer_work.hpp"
 #include "report/low_precision_work.hpp"
 #include "report/memory.hpp"
 #include "report/row.hpp"
@@ -84,6 +85,7 @@ class Report {
     std::vector<bench::Group> all_groups = bench::all_groups();
     std::ranges::move(bench::element_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::low_precision_groups(), std::back_inserter(all_groups));
+    std::ranges::move(bench::layer_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::cost_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::training_groups(), std::back_inserter(all_groups));
     for (bench::Group& group : all_groups) {
@@ -176,6 +178,11 @@ class Report {
     for (const char* name : {"encoder_bert_bf16", "encoder_bert_int8"}) {
       for (bool all : {false, true}) add(comparison_row(name, all, "time of encoder_bert"));
     }
+    for (bool all : {false, true}) {
+      add(reading_row("moe_decode", "moe_decode", "8 experts of 64", all));
+    }
+    for (bool all : {false, true}) add(flops_row("moe_prefill", all));
+    for (bool all : {false, true}) add(latent_row(all));
     for (bool all : {false, true}) add(tutorial_row(all));
     for (const char* name : {"sdpa_train_d64", "sdpa_train_d128", "sdpa_train_short"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
@@ -407,6 +414,22 @@ class Report {
     row.value = row.gflops;
     row.limit = peak / kGiga;
     row.limit_name = std::string(attn::name(count.isa)) + " FMA peak";
+    return row;
+  }
+
+  /// Sixteen queries per latent: limited by reading or by computing, whichever is slower.
+  Row latent_row(bool all) const {
+    const std::string work = "mla_decode";
+    Row row{.name = label(work, all), .unit = "ms", .limit_name = "reading the latents once"};
+    if (!fill_note(row, work, all)) return row;
+    place(row, work, all);
+    const Count& count = counts_.at(work);
+    const Timings::Pair pair = timings_.beside_reading(work, all);
+    const double computing = count.flops / timings_.peaks().best(count.isa, threads(all));
+    row.value = pair.seconds / kMilli;
+    row.limit = std::max(pair.baseline, computing) / kMilli;
+    if (computing > pair.baseline) row.limit_name = "its FLOPs at the FMA peak";
+    row.note = bench::number_text(pair.ratio()) + " times reading";
     return row;
   }
 

@@ -1,0 +1,106 @@
+// Works of the report on layers of newer decoders: a mixture of experts, and a decode step of
+// latent attention.
+#pragma once
+
+#include "attn/layers/attention/latent_attention.hpp"
+#include "attn/layers/experts/mixture_of_experts.hpp"
+
+#include "report/work.hpp"
+
+namespace bench {
+
+namespace detail {
+
+/// Empty if `out` is near the result of Isa::scalar; otherwise a description of the error.
+template <int Rank>
+std::string scalar_complaint(const attn::Tensor<float, Rank>& out,
+                             const attn::Tensor<float, Rank>& exact, double most) {
+  const double worst =
+      attn_test::worst(attn_test::to_array(out), attn_test::to_array(exact)).distance;
+  return worst <= most ? "" : "wrong result: off the scalar set's by " + std::to_string(worst);
+}
+
+/// `tokens` tokens through 64 experts of width 384, of which each token has 8.
+inline Work experts_work(std::string name, attn::Isa isa, index_t tokens, bool pack) {
+  constexpr index_t kWidth = 1024, kHidden = 384, kExperts = 64, kChosen = 8;
+  struct Inputs {
+    attn::MixtureOfExperts<float> layer;
+    attn::Tensor3<float> x, out;
+  };
+  const auto in = std::make_shared<Inputs>(Inputs{
+      with_random_parameters(
+          attn::MixtureOfExperts<float>(
+              kWidth, attn::Activation::silu,
+              {.num_experts = kExperts, .experts_per_token = kChosen, .dim_feedforward = kHidden}),
+          kWidth),
+      random_tensor<float, 3>({1, tokens, kWidth}, 2), attn::Tensor3<float>({1, tokens, kWidth})});
+  if (pack) in->layer.pack();
+  const index_t expert = 3 * kWidth * kHidden;
+  Work work{std::move(name), isa, 2 * static_cast<double>(tokens * kChosen * expert)};
+  const index_t read = (tokens == 1 ? kChosen : kExperts) * expert * index_t{sizeof(float)};
+  if (tokens == 1) work.bytes = read;
+  work.traffic = read + (in->x.size() + in->out.size()) * index_t{sizeof(float)};
+  work.run = [in](const attn::Execution& execution) {
+    in->layer.forward(in->x, in->out, {}, execution);
+  };
+  work.complaint = [in] {
+    attn::Tensor3<float> exact(in->out.shape());
+    in->layer.forward(in->x, exact, {}, {.isa = attn::Isa::scalar});
+    return scalar_complaint(in->out, exact, 1e-4);
+  };
+  return work;
+}
+
+/// What LatentAttention computes between its projections for one token after 4095: 16 queries
+/// attend to latents of 512 features and shared rotary features of 64.
+inline Work latent_work(std::string name, attn::Isa isa) {
+  constexpr index_t kHeads = 16, kKeys = 4096, kRank = 512, kRotary = 64;
+  struct Inputs {
+    attn::KvCache<float> cache;
+    attn::Tensor4<float> q, qv, out;
+
+    void run(attn::Tensor4<float>& to, const attn::Execution& execution) const {
+      attn::scaled_dot_product_attention(q, cache, to,
+                                         {.scale = 0.07f, .qv = qv.view(), .execution = execution});
+    }
+  };
+  const attn::LatentAttention<float> layer({.embed_dim = 1,
+                                            .num_heads = kHeads,
+                                            .kv_lora_rank = kRank,
+                                            .head_dim = 1,
+                                            .rotary_dim = kRotary});
+  const auto in = std::make_shared<Inputs>(
+      Inputs{layer.make_cache(1, kKeys), random_tensor<float, 4>({1, kHeads, 1, kRotary}, 1),
+             random_tensor<float, 4>({1, kHeads, 1, kRank}, 2),
+             attn::Tensor4<float>({1, kHeads, 1, kRank})});
+  in->cache.append(random_tensor<float, 4>({1, 1, kKeys, kRotary}, 3),
+                   random_tensor<float, 4>({1, 1, kKeys, kRank}, 4));
+  Work work{std::move(name), isa, 2.0 * static_cast<double>(kHeads * kKeys * (2 * kRank + kRotary)),
+            static_cast<index_t>(in->cache.bytes())};
+  work.beside_reading = true;
+  work.traffic = work.bytes + (in->q.size() + 2 * in->out.size()) * index_t{sizeof(float)};
+  work.run = [in](const attn::Execution& execution) { in->run(in->out, execution); };
+  work.complaint = [in] {
+    attn::Tensor4<float> exact(in->out.shape());
+    in->run(exact, {.isa = attn::Isa::scalar});
+    return scalar_complaint(in->out, exact, 1e-4);
+  };
+  return work;
+}
+
+}  // namespace detail
+
+inline std::vector<Group> layer_groups() {
+  const attn::Isa isa = attn::active_isa();
+  return {
+      {{"moe_decode"},
+       [=]() -> std::vector<Work> { return {detail::experts_work("moe_decode", isa, 1, false)}; }},
+      {{"moe_prefill"},
+       [=]() -> std::vector<Work> {
+         return {detail::experts_work("moe_prefill", isa, 512, true)};
+       }},
+      {{"mla_decode"},
+       [=]() -> std::vector<Work> { return {detail::latent_work("mla_decode", isa)}; }}};
+}
+
+}  // namespace bench
