@@ -1,9 +1,11 @@
 """A model of the time of attn/distributed.hpp: prints the tables of docs/distributed.md.
 
-  distributed_model.py [--latency SECONDS] [--bandwidth BYTES] [--peak FLOPS] [--memory BYTES] [--tokens N]
+  distributed_model.py [--latency SECONDS] [--bandwidth BYTES] [--peak FLOPS] [--memory BYTES]
+    [--tokens N]
 
-A rank computes `peak` operations, reads `memory` bytes of weights and receives `bandwidth` bytes a second (full
-duplex); a message takes `latency` seconds more. Context parallel attention transfers while it computes; the other schemes wait.
+A rank computes `peak` operations, reads `memory` bytes of weights and receives `bandwidth` bytes a
+second (full duplex); a message takes `latency` seconds more. Context parallel attention transfers
+while it computes; the other schemes wait.
 """
 import argparse
 import dataclasses
@@ -36,7 +38,7 @@ class Net:
     memory: float
 
 
-# Numbers that a rank receives per token and layer, of many ranks, and those that it adds for a step.
+# Numbers that a rank receives per token and layer, of many ranks.
 def context_forward(m):
     """Keys and values of all tokens."""
     return 2 * m.kv_heads * m.head_dim
@@ -114,16 +116,19 @@ def main():
     options = parser.parse_args()
     m, net = Model(), Net(options.latency, options.bandwidth, options.peak, options.memory)
     rows = [("context parallel forward", context_forward(m), context_time, options.tokens),
-            ("context parallel backward", context_backward(m), context_backward_time, options.tokens),
+            ("context parallel backward", context_backward(m), context_backward_time,
+             options.tokens),
             ("tensor parallel prefill", tensor_forward(m), tensor_time, 4096),
             ("tensor parallel decode", tensor_forward(m), tensor_time, 1),
             ("data parallel step", 3 * m.layer_weights, data_time, options.tokens)]
-    print("| scheme | tokens | KB per token and layer | speed of 8 ranks | of 64 ranks | below half from |")
+    print("| scheme | tokens | KB per token and layer | speed of 8 ranks | of 64 ranks "
+          "| below half from |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, numbers, time, tokens in rows:
         kilobytes = numbers * FLOAT / 1000 / (tokens if time is data_time else 1)
         eight, many = (speedup(time, m, net, tokens, ranks) for ranks in (8, 64))
-        print(f"| {name} | {tokens:,} | {kilobytes:.3g} | {eight:.1f} | {many:.1f} | {stops_at(time, m, net, tokens)} |")
+        print(f"| {name} | {tokens:,} | {kilobytes:.3g} | {eight:.1f} | {many:.1f} "
+              f"| {stops_at(time, m, net, tokens)} |")
 
 
 if __name__ == "__main__":
