@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "attn/kernels/losses/loss.hpp"
 #include "attn/models/gpt_backward.hpp"
@@ -72,29 +74,30 @@ inline AttentionStep<float> random_attention_step(const attn::Shape<4>& shape) {
           random_tensor<float, 4>(shape, 3, 1.0f), random_tensor<float, 4>(shape, 4, 1.0f)};
 }
 
-/// A GPT that trains on generated ids. Not copyable or movable: its optimizer refers to it.
-class GptStep {
+/// A GPT and its gradients on generated ids. Not copyable or movable: parameters() refers to it.
+class GptGradients {
  public:
-  explicit GptStep(const GptShape& shape) : shape_(shape) {
+  explicit GptGradients(const GptShape& shape) : shape_(shape) {
     attn::initialize(model_, {.seed = 1, .embedding_std = 0.02});
     for (index_t i = 0; i < ids_.size(); ++i) {
       ids_.data()[i] = i * i % shape_.vocab;
       targets_(i) = (i + 1) * (i + 1) % shape_.vocab;
     }
   }
-  GptStep(const GptStep&) = delete;
-  GptStep& operator=(const GptStep&) = delete;
+  GptGradients(const GptGradients&) = delete;
+  GptGradients& operator=(const GptGradients&) = delete;
 
-  /// Trains one step; returns the loss.
-  double step(const attn::Execution& execution) {
+  const std::vector<attn::TrainedParameter<float>>& parameters() const { return parameters_; }
+
+  /// Computes the gradients; returns the loss, the sum over tokens divided by `divisor`, by default
+  /// their number.
+  double compute(const attn::Execution& execution, std::optional<double> divisor = {}) {
     const attn::TensorView2<float> rows(logits_.data(), {ids_.size(), shape_.vocab});
     attn::clear_gradients(parameters_, execution);
     attn::forward(model_, ids_, logits_, saved_, {.execution = execution});
-    const double loss =
-        attn::cross_entropy_backward(rows, targets_, rows, {.execution = execution});
+    const double loss = attn::cross_entropy_backward(rows, targets_, rows,
+                                                     {.divisor = divisor, .execution = execution});
     attn::backward(model_, logits_, saved_, gradients_, {.execution = execution});
-    const double norm = attn::gradient_norm(parameters_, execution);
-    adamw_.step(shape_.width > 128 ? 3e-4 : 3e-3, execution, attn::clip_factor(norm, 1));
     return loss;
   }
 
@@ -109,6 +112,7 @@ class GptStep {
   double flops() const {
     return 6 * static_cast<double>(num_parameters()) * static_cast<double>(tokens());
   }
+  double rate() const { return shape_.width > 128 ? 3e-4 : 3e-3; }
 
  private:
   GptShape shape_;
@@ -124,11 +128,27 @@ class GptStep {
   attn::Gpt<float> gradients_ = attn::gradients_of(model_);
   std::vector<attn::TrainedParameter<float>> parameters_ =
       attn::parameters_of<float>(model_, gradients_);
-  attn::Adam<float> adamw_{parameters_, {.weight_decay = 0.1, .decoupled = true}};
   attn::GptSaved<float> saved_;
   attn::Tensor2<index_t> ids_{{shape_.batch, shape_.seq}};
   attn::Tensor1<index_t> targets_{{ids_.size()}};
   attn::Tensor3<float> logits_{{shape_.batch, shape_.seq, shape_.vocab}};
+};
+
+/// A GPT that trains on generated ids.
+class GptStep : public GptGradients {
+ public:
+  using GptGradients::GptGradients;
+
+  /// Trains one step; returns the loss.
+  double step(const attn::Execution& execution) {
+    const double loss = compute(execution);
+    const double norm = attn::gradient_norm(parameters(), execution);
+    adamw_.step(rate(), execution, attn::clip_factor(norm, 1));
+    return loss;
+  }
+
+ private:
+  attn::Adam<float> adamw_{parameters(), {.weight_decay = 0.1, .decoupled = true}};
 };
 
 }  // namespace bench
