@@ -604,6 +604,13 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   fails("deepseek_v3", "num_experts_per_tok", 3, "be at most 2; found 3");
   fails("deepseek_v3", "first_k_dense_replace", 3, "lie in 0 .. 2; found 3");
   fails("deepseek_v3", "num_key_value_heads", 2, "must be num_attention_heads or missing");
+  fails("lfm2", "conv_L_cache", 1, "must be at least 2; found 1");
+  fails("lfm2", "full_attn_idxs", {0}, "must agree with layer_types");
+  fails("lfm2_old", "full_attn_idxs", {4}, "must lie in 0 .. 3; found 4");
+  fails("lfm2_old", "conv_dim", 17, "must be hidden_size or missing");
+  fails("qwen3_next", "linear_num_value_heads", 3, "a multiple of linear_num_key_heads = 2");
+  fails("qwen3_next", "layer_types", {"full_attention"}, "must be one per layer, 3; found 1");
+  fails("qwen3_next", "hidden_act", "gelu", "must be silu or missing");
   fails("llama", "partial_rotary_factor", 0.5,
         "key \"partial_rotary_factor\" must be 1 or missing");
   fails("qwen2", "layer_types", {"full_attention"}, "be one per layer, 2; found 1");
