@@ -156,15 +156,15 @@ class HessianTape {
   Traced<T> attention(const Traced<T>& q, const Traced<T>& k, const Traced<T>& v, index_t num_heads,
                       index_t num_kv_heads, AttentionOptions<T> options,
                       const Functors&... functors) {
-    const Shape<3> shape = q.x.value.shape();
-    const index_t head_dim_v = v.x.value.extent(2) / num_kv_heads;
-    const Traced<T> out = make({shape[0], shape[1], num_heads * head_dim_v});
-    const DualView<T> lse = make({shape[0], num_heads, shape[1]}).x;
     const auto heads = [](const DualView<T>& x, index_t n) {
       return DualView<T, 4>{split_heads(x.value, n), split_heads(x.tangent, n)};
     };
     const auto qx = heads(q.x, num_heads), kx = heads(k.x, num_kv_heads),
-               vx = heads(v.x, num_kv_heads), y = heads(out.x, num_heads);
+               vx = heads(v.x, num_kv_heads);
+    const Shape<3> shape = q.x.value.shape();
+    const Traced<T> out = make({shape[0], shape[1], num_heads * vx.value.extent(3)});
+    const DualView<T, 4> y = heads(out.x, num_heads);
+    const DualView<T> lse = make({shape[0], num_heads, shape[1]}).x;
     detail::refuse_without_second_derivative<T, Functors...>("HessianTape", options);
     AttentionOptions<T> with_lse = options;
     with_lse.lse = lse.value;
