@@ -123,6 +123,24 @@ TEST(AttentionHessian, AgreesWithCentralDifferencesOfBackward) {
   }
 }
 
+TEST(AttentionHessian, TakesPackedSequences) {
+  Random random(6);
+  const attn::Shape<4> queries{1, 4, 40, 5}, keys{1, 2, 170, 5};
+  Call<double> at(random, queries, keys, 3), along(random, queries, keys, 3);
+  attn::Tensor1<index_t> of_q({4}), of_k({4});
+  of_q(1) = 10, of_q(2) = 10, of_q(3) = 40;  // one sequence has no queries
+  of_k(1) = 12, of_k(2) = 20, of_k(3) = 170;
+  attn::AttentionOptions<double> options{.mask = attn::causal()};
+  options.cu_seqlens_q = of_q.view(), options.cu_seqlens_k = of_k.view();
+  const auto [gradient, tangent] = gradient_tangents(at, along, options);
+  const auto expected = gradients(at, options);
+  for (index_t i = 0; i < gradient.size(); ++i) {
+    ASSERT_NEAR(expected(i), gradient(i), 1e-11 * (1 + std::abs(expected(i)))) << i;
+  }
+  expect_tangent(
+      direction_of(at, along), [&] { return gradients(at, options); }, tangent);
+}
+
 /// With d_out constant, the tangents are the Hessian of <d_out, out> times the direction.
 TEST(AttentionHessian, IsSymmetric) {
   Random random(3);
