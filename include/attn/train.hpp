@@ -15,14 +15,18 @@
 #include "attn/kernels/losses/cosine_loss.hpp"            // similar and dissimilar pairs
 #include "attn/attention/sdpa_backward.hpp"               // attention, from its output and lse
 #include "attn/attention/sdpa_jvp.hpp"                    // attention and its tangent
+#include "attn/attention/sdpa_backward_jvp.hpp"           // tangents of its gradients
 #include "attn/kernels/rows/row_jvp.hpp"                  // tangents, forward-mode derivatives
+#include "attn/kernels/rows/row_backward_jvp.hpp"         // tangents of gradients
 #include "attn/kernels/losses/loss_jvp.hpp"
+#include "attn/kernels/losses/loss_backward_jvp.hpp"
 #include "attn/layers/module/saved.hpp"                   // what forward saves
 #include "attn/layers/layer_stack_backward.hpp"           // Linear to Transformer
 #include "attn/layers/embedding/input_embedding_backward.hpp"
 #include "attn/models/bert_backward.hpp"
 #include "attn/models/gpt_backward.hpp"
 #include "attn/models/gpt_jvp.hpp"                        // tangents of Linear to Gpt
+#include "attn/models/gpt_hessian.hpp"                    // Hessian-vector products
 #include "attn/models/seq2seq_transformer_backward.hpp"
 #include "attn/train/initialize.hpp"                      // PyTorch's initial parameters
 #include "attn/train/parameters.hpp"                      // parameters, gradients, groups

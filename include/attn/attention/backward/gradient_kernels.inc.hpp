@@ -27,6 +27,21 @@ inline void score_gradient(index_t n, const T* p, T delta, T* d_p) {
 }
 
 template <class T>
+inline void score_gradient_jvp(index_t n, const T* p, const T* d_s, T d_lse, T d_delta, T* d_scores,
+                               const T* more_scores, T* d_d_p, const T* more_d_p) {
+  using V = Vec<T>;
+  const V zero = V::all(T{0}), off = V::all(d_lse), d_off = V::all(d_delta);
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    const V weight = load(p + j, lanes);
+    const V moved = load(d_scores + j, lanes) + load(more_scores + j, lanes) - off;
+    const V of_p = load(d_d_p + j, lanes) + load(more_d_p + j, lanes) - d_off;
+    const V change = fma(load(d_s + j, lanes), moved, weight * of_p);
+    store(select(less(zero, weight), weight * moved, zero), d_scores + j, lanes);
+    store(select(less(zero, weight), change, zero), d_d_p + j, lanes);
+  });
+}
+
+template <class T>
 inline void softcap_derivative(index_t n, const T* s, T cap, T* derivative) {
   using V = Vec<T>;
   const V by = V::all(T{1} / cap), one = V::all(T{1});
@@ -98,6 +113,7 @@ inline constexpr detail::GradientKernels<T> kGradientKernels{
     .add_product = add_product<T>,
     .add_transposed = add_transposed<T>,
     .score_gradient = score_gradient<T>,
+    .score_gradient_jvp = score_gradient_jvp<T>,
     .softcap_derivative = softcap_derivative<T>,
     .multiply = multiply<T>,
     .add_scaled = add_scaled<T>,

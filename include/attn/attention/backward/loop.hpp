@@ -7,8 +7,8 @@
 #pragma once
 
 #include "attn/attention/backward/keys.hpp"
+#include "attn/attention/backward/products.hpp"
 #include "attn/attention/backward/queries.hpp"
-#include "attn/attention/backward/tile.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -46,10 +46,6 @@ class BackwardLoop {
 
  private:
   static constexpr index_t kRows = BackwardTiling::kBlockQ;
-
-  static KeyRange intersection(KeyRange a, KeyRange b) {
-    return {(std::max)(a.begin, b.begin), (std::min)(a.end, b.end)};
-  }
 
   /// Key columns in the score matrices of the block.
   KeyRange columns(KeyRange keys) const {
@@ -132,44 +128,14 @@ class BackwardLoop {
     if (only_deltas_) return;
     std::fill_n(task_.scratch.d_q, round_up(count, MR) * task_.scratch.d_stride, T{0});
     if (finite) {
-      add_products(count, of_tile, all, rows.chunks(0, count, keys_.first(), seen));
+      add_products(task_, task_.scratch, task_.scratch, task_.scratch, count, of_tile, all,
+                   rows.chunks(0, count, keys_.first(), seen));
     } else {
       add_visible(count, all);
     }
     for (index_t r = 0; r < count; ++r) {
       queries_.add_gradient(first + r, task_.scratch.d_q + r * task_.scratch.d_stride);
     }
-  }
-
-  /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, for `count` rows and the keys in `columns`,
-  /// whose visibility under the mask functor is `chunks`.
-  void add_products(index_t count, const TileKeys* of_tile, KeyRange columns,
-                    const KeyChunks& chunks) const {
-    // 64 keys of 64 floats are 16 KB: they stay in L1 for all row tiles.
-    constexpr index_t kKeys = 64;
-    const index_t d = forward_.score_dim(), dv = forward_.head_dim_v();
-    const index_t stride = task_.scratch.score_stride, MR = task_.kernels.tile_rows;
-    const auto [begin, end] = columns;
-    for (index_t j = begin; j < end; j += kKeys) {
-      for (index_t r = 0; r < count; r += MR) {
-        const TileKeys& tile = of_tile[r / MR];
-        if (!tile.sees({j, j + kKeys})) continue;
-        const KeyRange keys = intersection(tile.columns, {j, j + kKeys});
-        task_.gradients.add_product(
-            d, keys.end - keys.begin, task_.scratch.d_s + r * stride + keys.begin, stride,
-            task_.scratch.k + keys.begin * task_.scratch.d_stride, task_.scratch.d_stride,
-            task_.scratch.d_q + r * task_.scratch.d_stride, task_.scratch.d_stride);
-      }
-    }
-    chunks.for_each_seen({keys_.first() + begin, keys_.first() + end}, [&](KeyRange seen) {
-      const index_t first = seen.begin - keys_.first(), n = seen.end - seen.begin;
-      task_.gradients.add_transposed(
-          n, dv, count, task_.scratch.dropped + first, stride, task_.scratch.d_out, dv,
-          task_.scratch.d_v + first * task_.scratch.dv_stride, task_.scratch.dv_stride);
-      task_.gradients.add_transposed(
-          n, d, count, task_.scratch.d_s + first, stride, task_.scratch.q, d,
-          task_.scratch.d_k + first * task_.scratch.d_stride, task_.scratch.d_stride);
-    });
   }
 
   /// Computes the same products pair by pair, for blocks with non-finite elements: skips pairs of

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attn/attention/functors.hpp"
-#include "attn/attention/functors/dual.hpp"
+#include "attn/core/dual/dual.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/backward/driver.hpp"
 #include "attn/attention/forward/backend.hpp"
+#include "attn/attention/jvp/backward_driver.hpp"
 #include "attn/attention/jvp/sums.hpp"
 #include "attn/attention/paths/decode_path.hpp"
 #include "attn/attention/paths/exact_path.hpp"
@@ -199,16 +201,30 @@ void jvp_with(const ForwardKernels<T>& kernels, const GradientKernels<T>& gradie
 template <class In, class Acc>
 struct Backend<family::AttentionTangents, In, Acc> {
   Kernel<JvpProblem<Acc>> jvp;
+  Kernel<BackwardJvpProblem<Acc>> backward_jvp;
 
   using Problem = JvpProblem<Acc>;
-  static constexpr std::uint64_t kLayout = layout_hash(
-      {sizeof(Backend), offsetof(Backend, jvp), sizeof(Problem), offsetof(Problem, forward),
-       offsetof(Problem, of_queries), offsetof(Problem, of_keys),
-       offsetof(Problem, has_query_tangents), offsetof(Problem, has_key_tangents),
-       offsetof(Problem, has_value_tangents), offsetof(Problem, sinks), offsetof(Problem, d_lse),
-       offsetof(Problem, score_derivative), offsetof(Problem, prob_derivative),
-       offsetof(Problem, parameter_derivatives), offsetof(Problem, score_parameters),
-       Backend<family::Attention, In, Acc>::kLayout});
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend),
+                   offsetof(Backend, jvp),
+                   offsetof(Backend, backward_jvp),
+                   sizeof(Problem),
+                   offsetof(Problem, forward),
+                   offsetof(Problem, of_queries),
+                   offsetof(Problem, of_keys),
+                   offsetof(Problem, has_query_tangents),
+                   offsetof(Problem, has_key_tangents),
+                   offsetof(Problem, has_value_tangents),
+                   offsetof(Problem, sinks),
+                   offsetof(Problem, d_lse),
+                   offsetof(Problem, score_derivative),
+                   offsetof(Problem, prob_derivative),
+                   offsetof(Problem, parameter_derivatives),
+                   offsetof(Problem, score_parameters),
+                   sizeof(BackwardJvpProblem<Acc>),
+                   offsetof(BackwardJvpProblem<Acc>, tangent),
+                   Backend<family::AttentionBackward, Acc, Acc>::kLayout,
+                   Backend<family::Attention, In, Acc>::kLayout});
 };
 
 #pragma GCC diagnostic pop

@@ -17,8 +17,17 @@ inline void attention_jvp(const detail::JvpProblem<T>& problem, const Executor& 
                       kGradientKernels<T>, problem, executor, workspace);
 }
 
+template <class T>
+inline void attention_backward_jvp(const detail::BackwardJvpProblem<T>& problem,
+                                   const Executor& executor, Workspace& workspace) {
+  detail::BackwardJvp<T>(TargetTable<detail::RowKernels<T>>::kTable, kGradientKernels<T>, problem,
+                         executor, workspace)
+      .run();
+}
+
 template <class In, class T>
 struct TargetTable<detail::Backend<family::AttentionTangents, In, T>> {
   static constexpr detail::Backend<family::AttentionTangents, In, T> kTable{
-      .jvp = detail::kKernel<attention_jvp<In, T>>};
+      .jvp = detail::kKernel<attention_jvp<In, T>>,
+      .backward_jvp = detail::kKernel<attention_backward_jvp<T>>};
 };

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/core/dual/dual_view.hpp"
 #include "attn/layers/linear_backward.hpp"
 #include "attn/layers/multi_head_attention.hpp"
 
@@ -39,10 +40,12 @@ struct MultiHeadAttentionInputs {
   TensorView3<const T> key_residual = {};    ///< added to d_key, which it may be
 };
 
-namespace detail {
-
 template <class T>
-struct DualView;
+struct Traced;
+template <class T>
+class HessianTape;
+
+namespace detail {
 
 template <class T>
 struct MultiHeadAttentionTraining {
@@ -148,6 +151,12 @@ struct MultiHeadAttentionTraining {
                        MultiHeadAttentionSaved<T>& saved, const MultiHeadAttentionInputs<T>& inputs,
                        Gradients& gradients, const AttentionOptions<Accumulator<T>>& given,
                        TensorView2<const index_t> position_ids, const Functors&... functors);
+
+  template <class... Functors>
+  static Traced<T> trace(HessianTape<T>& tape, const Module& m, const Module& vector,
+                         Module& result, const Traced<T>& query, const Traced<T>& key,
+                         const Traced<T>& value, const AttentionOptions<T>& given,
+                         TensorView2<const index_t> position_ids, const Functors&... functors);
 
   template <class... Functors>
   static void jvp(const Module& m, const Module& tangents, const DualView<const T>& query,

@@ -90,8 +90,8 @@ void jvp(const Encoder<T>& stack, const std::type_identity_t<Encoder<T>>& tangen
          const AttentionOptions<Accumulator<T>>& options = {},
          TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("Encoder", "out", x.shape(), out.shape());
-  detail::DualView<const T> in = detail::dual_input<T>("Encoder", x, d_x);
-  const detail::DualView<T> to = detail::dual_output<T>("Encoder", out, d_out);
+  DualView<const T> in = detail::dual_input<T>("Encoder", x, d_x);
+  const DualView<T> to = detail::dual_output<T>("Encoder", out, d_out);
   if (stack.relative_bias) {
     throw ValueError(message("Encoder", "relative_buckets", "be 0 in jvp", "more"));
   }

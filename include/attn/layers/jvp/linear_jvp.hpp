@@ -7,6 +7,7 @@
 // their dropout is not applied.
 #pragma once
 
+#include "attn/core/dual/dual_view.hpp"
 #include "attn/kernels/rows/row_jvp.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/module/saved.hpp"
@@ -37,21 +38,6 @@ void linear_jvp(const X& x, decltype(const_view(std::declval<const X&>())) d_x, 
 }
 
 namespace detail {
-
-/// A tensor and its tangent, of the same shape.
-template <class T>
-struct DualView {
-  TensorView3<T> value, tangent;
-
-  operator DualView<const T>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {value, tangent};
-  }
-  DualView slice(int axis, index_t begin, index_t end) const {
-    return {value.slice(axis, begin, end), tangent.slice(axis, begin, end)};
-  }
-};
 
 /// Uninitialised memory for a DualView until the end of the scope.
 template <class T>
