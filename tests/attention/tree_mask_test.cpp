@@ -61,9 +61,10 @@ TEST(TreeMask, RefusesOtherTreesAndLengths) {
   EXPECT_EQ(error_of<ValueError>([&] { (void)tree_mask(tree, -1); }),
             "[tree_mask] past must be at least 0; found -1.");
   const Tensor4<float> q({1, 1, 3, 4}), k({1, 1, 6, 4});
-  EXPECT_EQ(error_of<ShapeError>(
-                [&] { (void)scaled_dot_product_attention(q, k, k, {}, tree_mask(tree, 2)); }),
-            "[tree_mask] scores must have shape (q_len, first_key + kv_len) = (3, 5); found (3, 6).");
+  EXPECT_EQ(
+      error_of<ShapeError>(
+          [&] { (void)scaled_dot_product_attention(q, k, k, {}, tree_mask(tree, 2)); }),
+      "[tree_mask] scores must have shape (q_len, first_key + kv_len) = (3, 5); found (3, 6).");
 }
 
 template <class E>

@@ -119,7 +119,8 @@ TEST(TreeSession, RefusesWhatItCannotVerify) {
       moved(model, 1, 8, {.offset = top_left}), dropped(model, 1, 8, {.dropout = {.p = 0.5}});
   EXPECT_EQ(error(good, {-1, 0, 2}),
             "[Gpt::forward_tree] parents(2) must lie in -1 .. 1; found 2.");
-  EXPECT_TRUE(contains(error(small, parents), "[KvCache::append] n, beside the 0 kept in a capacity of 2"));
+  EXPECT_TRUE(
+      contains(error(small, parents), "[KvCache::append] n, beside the 0 kept in a capacity of 2"));
   EXPECT_EQ(error(windowed, parents),
             "[MultiHeadAttention] cache must have no window with parents; found one.");
   for (GptSession<float>* session : {&moved, &dropped}) {
