@@ -16,4 +16,5 @@
 #include "attn/attention/sdpa.hpp"
 #include "attn/attention/sequence_masks.hpp"
 #include "attn/attention/top_k_keys.hpp"
+#include "attn/attention/tree_mask.hpp"
 #include "attn/kernels.hpp"

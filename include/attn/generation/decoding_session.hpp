@@ -71,6 +71,29 @@ class GptSession {
                 Shape<3>{tokens.extent(0), tokens.extent(1), vocab_size()}, logits.shape());
     model_->forward(tokens, logits, options_, caches_);
   }
+  /// Processes a tree of tokens in one step: token i of tokens (batch, n) follows token parents(i),
+  /// in -1 .. i - 1, or for -1 those so far; logits (batch, n, vocab_size) are those after each
+  /// token. While depths are less than max_decode_tokens(), each token has, bit for bit, the logits
+  /// of a session that holds its path alone. Call keep_path(n, path) before any other step. Throws
+  /// ShapeError, and ValueError for other parents, ids outside the vocabulary, full caches, options
+  /// that hold an axis of queries or keys, dropout, caches with a window and recurrent layers; the
+  /// session then stays unchanged.
+  void step_tree(TensorView2<const index_t> tokens, TensorView1<const index_t> parents,
+                 TensorView3<Accumulator<T>> logits) {
+    check_shape("GptSession::step_tree", "logits", "(batch, n, vocab_size)",
+                Shape<3>{tokens.extent(0), tokens.extent(1), vocab_size()}, logits.shape());
+    model_->forward_tree(tokens, logits, options_, caches_, parents);
+  }
+  /// Of the last n tokens, those of step_tree(), keeps a path of increasing indices and removes the
+  /// others. Throws ValueError for the reasons of KvCache::keep_path().
+  void keep_path(index_t n, TensorView1<const index_t> path) {
+    // All caches accept what the first one does, but those of recurrent layers refuse.
+    const auto refuses = std::find_if(caches_.begin(), caches_.end(), [](const auto& cache) {
+      return cache.options().state_size > 0;
+    });
+    if (refuses != caches_.end()) refuses->keep_path(n, path);
+    for (KvCache<T>& cache : caches_) cache.keep_path(n, path);
+  }
   /// One step of several sessions of one model, each of one row and any length: token i of tokens
   /// (n) to row i of logits (n, vocab_size). Each row has the bits of a step of its own, but
   /// weights are read once for all rows. Uses the execution of the first session. Throws

@@ -2,11 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "attn/generation/decoding_session.hpp"
+#include "attn/kernels/rows/softmax.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -21,31 +25,107 @@ index_t max_session_tokens(const GptSession<T>& session) {
 
 }  // namespace detail
 
-/// Proposes tokens that may follow `ids`, at most `max_tokens`; none without a good guess.
-using Draft = std::function<std::vector<index_t>(std::span<const index_t> ids, index_t max_tokens)>;
+/// Proposed tokens, several of which may follow one token: tokens[i] follows tokens[parents[i]],
+/// parents[i] < i, or the last id for -1.
+struct DraftTree {
+  std::vector<index_t> tokens = {}, parents = {};
+
+  DraftTree() = default;
+  /// A chain: each token follows the one before.
+  DraftTree(std::vector<index_t> chain) : tokens(std::move(chain)) {
+    for (index_t i = 0; i < size(); ++i) parents.push_back(i - 1);
+  }
+
+  index_t size() const { return std::ssize(tokens); }
+  /// The index of the first such token after `parent`; -1: none.
+  index_t find(index_t parent, index_t token) const {
+    for (index_t i = parent + 1; i < std::ssize(parents); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      if (parents[at] == parent && tokens[at] == token) return i;
+    }
+    return -1;
+  }
+  /// Adds a token after `parent` unless it is there, and returns its index.
+  index_t add(index_t parent, index_t token) {
+    const index_t known = find(parent, token);
+    if (known >= 0) return known;
+    tokens.push_back(token);
+    parents.push_back(parent);
+    return size() - 1;
+  }
+
+  bool operator==(const DraftTree&) const = default;
+};
+
+namespace detail {
+
+/// The same tree with each token before its descendants and these before its
+/// other siblings: GptSession::step_tree() attends to runs of tokens that follow one another.
+inline DraftTree depth_first(const DraftTree& tree) {
+  DraftTree result;
+  std::vector<std::pair<index_t, index_t>> open = {{-1, -1}};  // a token here and in `result`
+  while (!open.empty()) {
+    const auto [from, to] = open.back();
+    open.pop_back();
+    if (from >= 0) {
+      const auto at = static_cast<std::size_t>(from);
+      result.tokens.push_back(tree.tokens[at]);
+      result.parents.push_back(to);
+    }
+    const index_t parent = from < 0 ? -1 : result.size() - 1;
+    for (index_t i = tree.size() - 1; i > from; --i) {
+      if (tree.parents[static_cast<std::size_t>(i)] == from) open.emplace_back(i, parent);
+    }
+  }
+  return result;
+}
+
+}  // namespace detail
+
+/// Proposes tokens that may follow `ids`, at most `max_tokens` in a row; none without a good guess.
+/// A function may return a chain as a vector of ids.
+using Draft = std::function<DraftTree(std::span<const index_t> ids, index_t max_tokens)>;
 
 /// Prompt lookup: guesses that the last tokens continue as they did before. Finds the longest
 /// sequence of last tokens, at most max_ngram, that occurred earlier, and takes its latest
-/// occurrence.
-/// Source: Saxena, "Prompt lookup decoding" (2023).
+/// occurrence; then, for more than one continuation, the next best occurrences that went on
+/// differently. Source: Saxena, "Prompt lookup decoding" (2023).
 class PromptLookup {
  public:
-  /// Throws ValueError for max_ngram < 1.
-  explicit PromptLookup(index_t max_ngram) : max_ngram_(max_ngram) {
+  /// Throws ValueError for max_ngram or continuations < 1.
+  explicit PromptLookup(index_t max_ngram, index_t continuations = 1)
+      : max_ngram_(max_ngram), continuations_(continuations) {
     detail::check_generation("PromptLookup", "max_ngram", max_ngram, 1);
+    detail::check_generation("PromptLookup", "continuations", continuations, 1);
   }
 
-  std::vector<index_t> operator()(std::span<const index_t> ids, index_t max_tokens) const {
+  DraftTree operator()(std::span<const index_t> ids, index_t max_tokens) const {
     const index_t length = std::ssize(ids);
-    index_t longest = 0, after = length;
-    for (index_t end = length - 1; end >= 1 && longest < max_ngram_; --end) {
+    DraftTree tree;
+    index_t left = continuations_;
+    const auto add_after = [&](index_t end) {
+      const index_t before = tree.size();
+      index_t parent = -1;
+      for (index_t i = end + 1; i <= (std::min)(length, end + max_tokens); ++i)
+        parent = tree.add(parent, at(ids, i));
+      if (tree.size() > before) --left;
+    };
+    std::vector<std::pair<index_t, index_t>> shorter;  // tokens in common, and where they end
+    for (index_t end = length - 1; end >= 1 && left > 0; --end) {
       index_t same = 0;
       while (same < (std::min)(end, max_ngram_) && at(ids, end - same) == at(ids, length - same))
         ++same;
-      if (same > longest) longest = same, after = end;
+      if (same == max_ngram_) {
+        add_after(end);
+      } else if (same > 0) {
+        shorter.emplace_back(same, end);
+      }
     }
-    const auto begin = ids.begin() + after;
-    return {begin, begin + (std::min)(max_tokens, length - after)};
+    std::stable_sort(shorter.begin(), shorter.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (auto next = shorter.begin(); next != shorter.end() && left > 0; ++next)
+      add_after(next->second);
+    return tree;
   }
 
  private:
@@ -54,19 +134,23 @@ class PromptLookup {
     return ids[static_cast<std::size_t>(end - 1)];
   }
 
-  index_t max_ngram_;
+  index_t max_ngram_, continuations_;
 };
 
-/// Greedy guesses of a smaller model with the same vocabulary. Not copyable: options take it by
-/// std::ref(). Source: Leviathan et al., "Fast inference from Transformers via speculative
-/// decoding" (2023).
+/// Guesses of a smaller model with the same vocabulary: greedy ones, or with width > 1 a tree that
+/// has in each depth the `width` most probable continuations of those in the depth before. Not
+/// copyable: options take it by std::ref(). Sources: Leviathan et al., "Fast inference from
+/// Transformers via speculative decoding" (2023); Li et al., "EAGLE-2: Faster Inference of Language
+/// Models with Dynamic Draft Trees" (2024), section 4.1.
 template <class T>
 class DraftModel {
  public:
   /// The session, of one row, must outlive this draft, which keeps track of its tokens. Throws
-  /// ValueError for more rows, for a session that already holds tokens, and for a model with
-  /// recurrent layers, which cannot forget rejected tokens.
-  explicit DraftModel(GptSession<T>& session) : session_(&session) {
+  /// ValueError for more rows, for a session that already holds tokens, for a model with recurrent
+  /// layers, which cannot forget rejected tokens, and unless width is 1 to the vocabulary's size.
+  explicit DraftModel(GptSession<T>& session, index_t width = 1)
+      : session_(&session), width_(width) {
+    detail::check_generation("DraftModel", "width", width, 1, session.vocab_size());
     detail::check_generation("DraftModel", "the session's batch", session.batch(), 1, 1);
     detail::check_generation("DraftModel", "the session's length", session.length(), 0, 0);
     for (const auto& layer : session.model().blocks.layers) {
@@ -81,27 +165,75 @@ class DraftModel {
   DraftModel& operator=(const DraftModel&) = delete;
 
   /// Proposes nothing if the session has no room.
-  std::vector<index_t> operator()(std::span<const index_t> ids, index_t max_tokens) {
+  DraftTree operator()(std::span<const index_t> ids, index_t max_tokens) {
     const index_t room = detail::max_session_tokens(*session_) - std::ssize(ids);
-    max_tokens = (std::min)(max_tokens, room + 1);
-    std::vector<index_t> draft;
-    if (ids.empty() || max_tokens < 1) return draft;
+    if (ids.empty() || room < 0) return {};
+    max_tokens = (std::min)(max_tokens, room / width_ + 1);
+    if (max_tokens < 1) return {};
     // Always computes the last token: its logits are not stored.
     const auto known = std::mismatch(seen_.begin(), seen_.end(), ids.begin(), ids.end() - 1);
     seen_.erase(known.first, seen_.end());
     session_->truncate_to(std::ssize(seen_));
-    std::vector<index_t> next(known.second, ids.end());
+    read({known.second, ids.end()});
+    return width_ == 1 ? chain(max_tokens) : tree(max_tokens);
+  }
+
+ private:
+  using Logit = Accumulator<T>;
+
+  void read(const std::vector<index_t>& next) {
+    session_->step({next.data(), {1, std::ssize(next)}}, logits_);
+    seen_.insert(seen_.end(), next.begin(), next.end());
+  }
+
+  DraftTree chain(index_t max_tokens) {
+    std::vector<index_t> draft;
     while (std::ssize(draft) < max_tokens) {
-      session_->step({next.data(), {1, std::ssize(next)}}, logits_);
-      seen_.insert(seen_.end(), next.begin(), next.end());
+      if (!draft.empty()) read({draft.back()});
       draft.push_back(likeliest_token(logits_.view().select(0, 0)));
-      next.assign(1, draft.back());
     }
     return draft;
   }
 
- private:
+  DraftTree tree(index_t max_depth) {
+    struct Candidate {
+      Logit score;  ///< the logarithm of the probability of its path
+      index_t parent, token;
+    };
+    DraftTree draft;
+    std::vector<Logit> scores;
+    std::vector<Candidate> candidates;
+    const auto add = [&](TensorView1<const Logit> logits, index_t parent, Logit score) {
+      Tensor1<Logit> logs(logits.shape());
+      log_softmax(logits, logs);
+      const auto best = top_k(logs, width_);
+      for (index_t i = 0; i < width_; ++i)
+        candidates.push_back({score + best.values(i), parent, best.indices(i)});
+    };
+    add(const_view(logits_).select(0, 0), -1, 0);
+    for (index_t depth = 1;; ++depth) {
+      std::stable_sort(candidates.begin(), candidates.end(),
+                       [](const auto& a, const auto& b) { return a.score > b.score; });
+      const index_t before = draft.size();
+      for (index_t i = 0; i < width_; ++i) {
+        const Candidate& one = candidates[static_cast<std::size_t>(i)];
+        draft.add(one.parent, one.token);
+        scores.push_back(one.score);
+      }
+      if (depth == max_depth) return draft;
+      const index_t n = draft.size();
+      Tensor3<Logit> logits({1, n, session_->vocab_size()});
+      session_->step_tree({draft.tokens.data(), {1, n}}, {draft.parents.data(), {n}}, logits);
+      session_->keep_path(n, {});
+      candidates.clear();
+      for (index_t i = before; i < n; ++i) {
+        add(const_view(logits).select(0, 0).select(0, i), i, scores[static_cast<std::size_t>(i)]);
+      }
+    }
+  }
+
   GptSession<T>* session_;
+  index_t width_;
   std::vector<index_t> seen_;  ///< ids that the session has processed
   Tensor2<Accumulator<T>> logits_;
 };

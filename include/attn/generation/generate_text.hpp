@@ -133,46 +133,62 @@ class TextGeneration {
     }
     std::vector<index_t> tokens(all.begin() + session_.length(), all.end());
     const index_t vocab = session_.vocab_size();
-    const std::vector<index_t> draft = tokens.size() == 1 ? guesses() : std::vector<index_t>{};
-    tokens.insert(tokens.end(), draft.begin(), draft.end());
-    const index_t rows = std::ssize(draft) + 1;
+    const DraftTree draft = tokens.size() == 1 ? guesses() : DraftTree{};
+    tokens.insert(tokens.end(), draft.tokens.begin(), draft.tokens.end());
+    const index_t rows = draft.size() + 1;
     if (!logits_ || logits_.extent(1) < rows) logits_ = Tensor3<float>({1, rows, vocab});
     const TensorView3<float> logits = logits_.view().slice(1, 0, rows);
     const TensorView2<const index_t> next(tokens.data(), {1, std::ssize(tokens)});
-    Rejection rejection{session_, session_.length()};
-    draft.empty() ? session_.step(next, logits.select(1, 0)) : session_.step(next, logits);
-    result_.drafted += std::ssize(draft);
-    for (std::size_t i = 0; i <= draft.size(); ++i) {
-      rejection.length = std::ssize(all);
-      const index_t id = choose(logits.select(0, 0).select(0, static_cast<index_t>(i)));
-      if (i < draft.size() && id == draft[i]) ++result_.accepted;
-      if (!take(id)) return false;
-      if (i < draft.size() && id != draft[i]) break;
+    if (draft.size() == 0) {
+      session_.step(next, logits.select(1, 0));
+      return take(choose(logits.select(0, 0).select(0, 0)));
     }
-    return true;
+    std::vector<index_t> parents = {-1};  // of the last known token and of the draft's
+    for (const index_t parent : draft.parents) parents.push_back(parent + 1);
+    session_.step_tree(next, {parents.data(), {rows}}, logits);
+    result_.drafted += draft.size();
+    Rejection rejection{session_, rows, {}};
+    for (index_t i = -1;;) {
+      rejection.kept.push_back(i + 1);
+      const index_t id = choose(logits.select(0, 0).select(0, i + 1));
+      i = draft.find(i, id);
+      if (i >= 0) ++result_.accepted;
+      if (!take(id)) return false;
+      if (i < 0) return true;
+    }
   }
 
  private:
   /// Removes rejected draft tokens from the session, also if an exception is thrown.
   struct Rejection {
     GptSession<float>& session;
-    index_t length;
-    ~Rejection() {
-      if (session.length() > length) session.truncate_to(length);
-    }
+    index_t rows;  ///< of the last step
+    std::vector<index_t> kept;
+    ~Rejection() { session.keep_path(rows, {kept.data(), {std::ssize(kept)}}); }
   };
 
-  std::vector<index_t> guesses() {
+  DraftTree guesses() {
     if (!options_.draft) return {};
     // The last requested token needs no step of its own.
     const index_t max_drafted = (std::min)(session_.max_decode_tokens(),
                                            options_.max_new_tokens - std::ssize(result_.ids)) -
                                 1;
     if (max_drafted < 1) return {};
-    std::vector<index_t> draft = options_.draft(result_.context, max_drafted);
-    check_generation("generate_text", "the number of drafted tokens", std::ssize(draft), 0,
-                     max_drafted);
-    return draft;
+    DraftTree draft = options_.draft(result_.context, max_drafted);
+    check_generation("generate_text", "the number of parents of a draft", std::ssize(draft.parents),
+                     draft.size(), draft.size());
+    for (const index_t depth :
+         tree_depths("generate_text: draft", {draft.parents.data(), {draft.size()}})) {
+      check_generation("generate_text", "the number of drafted tokens in a row", depth + 1, 0,
+                       max_drafted);
+    }
+    // Branches that do not fit in the session are dropped.
+    const index_t room = session_.room() - 1;
+    if (draft.size() > room) {
+      draft.tokens.resize(static_cast<std::size_t>(room));
+      draft.parents.resize(static_cast<std::size_t>(room));
+    }
+    return depth_first(draft);
   }
 
   index_t choose(TensorView1<float> row) {

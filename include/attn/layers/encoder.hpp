@@ -57,6 +57,21 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
               });
   }
 
+  /// Forward of a tree of tokens, x (batch, n, d_model): see MultiHeadAttentionCall::parents and
+  /// position_ids. Throws ShapeError or ValueError, also for recurrent layers, and then leaves the
+  /// caches unchanged.
+  template <TensorLike X, TensorLike Out>
+  void forward_tree(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options,
+                    TensorView2<const index_t> position_ids, std::span<KvCache<T>> caches,
+                    TensorView1<const index_t> parents) const {
+    const detail::StackBias<T> own("Encoder", *this, options);
+    this->run("Encoder", const_view(x), view_of(out), caches, options.execution,
+              [&](const EncoderLayer<T>& layer, auto from, auto to, KvCache<T>* cache) {
+                layer.forward(from, to, own.options(),
+                              {.position_ids = position_ids, .cache = cache, .parents = parents});
+              });
+  }
+
   /// Forward for several conversations of any lengths: row b of x holds the tokens after those of
   /// conversations[b], which has a cache of one row per layer. The result equals one call per row,
   /// but linear layers read their weights once for all rows. See MultiHeadAttentionCall::row_caches

@@ -7,6 +7,7 @@
 #include "attn/attention/cached_attention.hpp"
 #include "attn/attention/extend_mask.hpp"
 #include "attn/attention/relative_bias.hpp"
+#include "attn/layers/attention/attend_tree.hpp"
 #include "attn/layers/attention/head_projections.hpp"
 #include "attn/layers/attention/head_steps.hpp"
 #include "attn/layers/attention/heads.hpp"
@@ -321,6 +322,14 @@ class MultiHeadAttention {
                                    const AttentionOptions<Accumulator<T>>& of_rows) {
       const auto rows = [&](const auto& x) { return x ? x.slice(0, begin, end) : x; };
       rotate(rows(q), rows(k), cache.length(), of_rows, {.position_ids = rows(call.position_ids)});
+      if (call.parents) {
+        const auto attend = [&](index_t first, index_t last) {
+          scaled_dot_product_attention(q.slice(2, first, last), cache,
+                                       context_heads.slice(2, first, last), of_rows);
+        };
+        detail::attend_tree(cache, call.parents, k, v, of_rows.execution, attend, functors...);
+        return;
+      }
       if (call.append) cache.append(rows(k), rows(v), of_rows.execution);
       scaled_dot_product_attention(rows(q), cache, rows(context_heads), of_rows, functors...);
     };

@@ -177,6 +177,33 @@ class Gpt {
     guard.commit();
   }
 
+  /// Forward of a tree of tokens after those in the caches: ids (batch, n), out (batch, n,
+  /// vocab_size), parents (n). Token i follows token parents(i), or for -1 those in the caches, and
+  /// sees only these, itself and its ancestors; its position counts by depth. See
+  /// MultiHeadAttentionCall::parents and KvCache::keep_path(). Throws ShapeError or ValueError,
+  /// also for recurrent layers, and then leaves the caches unchanged.
+  template <TensorLike Ids, TensorLike Out>
+  void forward_tree(const Ids& ids, Out&& out, AttentionOptions<Accumulator<T>> options,
+                    std::span<KvCache<T>> caches, TensorView1<const index_t> parents) const {
+    ATTN_ASSERT_IDS(Ids, "Gpt: ids");
+    ATTN_ASSERT_OUTPUT(Out, Accumulator<T>, 3, "Gpt: out", "(batch, seq, vocab_size)",
+                       "logits, which are float where the model has 16 bits");
+    const auto iv = detail::view_as<const detail::id_t<Ids>, 2>(ids);
+    const index_t batch = iv.extent(0), n = iv.extent(1);
+    check_shape("Gpt::forward_tree", "parents", "(n)", Shape<1>{n}, parents.shape());
+    std::vector<index_t> positions = detail::tree_depths("Gpt::forward_tree", parents);
+    for (index_t& position : positions) position += caches.empty() ? 0 : caches[0].length();
+    const TensorView2<const index_t> position_ids(positions.data(), {batch, n}, {0, 1});
+    options.mask = options.mask & causal();
+    detail::CacheGuard guard(caches);
+    run(iv, detail::view_as<Accumulator<T>, 3>(out),
+        {.position_ids = position_ids, .execution = options.execution},
+        [&](const TensorView3<T>& hidden) {
+          blocks.forward_tree(hidden, hidden, options, position_ids, caches, parents);
+        });
+    guard.commit();
+  }
+
   /// Forward for several conversations of any lengths: row b of ids holds the tokens after those of
   /// conversations[b], a cache of one row per layer, and gets the bits of a call of its own;
   /// weights are read once for all rows. Options must not hold tensors with an axis of rows,

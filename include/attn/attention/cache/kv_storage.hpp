@@ -120,6 +120,29 @@ class KvStorage {
     truncate(length_ - length);
   }
 
+  void keep_path(index_t n, TensorView1<const index_t> path) {
+    if (n < 0 || n > max_truncated()) {
+      throw_cache_range("KvCache::keep_path", "n", 0, max_truncated(), n);
+    }
+    const index_t kept = path.extent(0);
+    for (index_t i = 0; i < kept; ++i) {
+      const index_t lowest = i == 0 ? 0 : path(i - 1) + 1;
+      if (path(i) >= lowest && path(i) < n) continue;
+      throw_cache_range("KvCache::keep_path", "path(" + std::to_string(i) + ")", lowest, n - 1,
+                        path(i));
+    }
+    for (index_t b = 0; b < options_.batch; ++b) {
+      each_head([&](const TensorView4<std::byte>& rows, index_t h) {
+        for (index_t i = 0; i < kept; ++i) {
+          if (path(i) == i) continue;
+          std::copy_n(rows.at_index({b, h, end_ - n + path(i), 0}), rows.extent(3),
+                      rows.at_index({b, h, end_ - n + i, 0}));
+        }
+      });
+    }
+    truncate(n - kept);
+  }
+
   bool can_truncate_to(index_t length) const {
     return length >= length_ - max_truncated() && length <= length_;
   }

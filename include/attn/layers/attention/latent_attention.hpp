@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "attn/attention/cached_attention.hpp"
+#include "attn/layers/attention/attend_tree.hpp"
 #include "attn/layers/attention/heads.hpp"
 #include "attn/layers/attention/latent_steps.hpp"
 
@@ -215,7 +216,8 @@ class LatentAttention {
     Scratch<T> context_memory(workspace, rows * o.num_heads * o.head_dim_v);
     const TensorView3<T> context(context_memory.data(), {batch, seq, o.num_heads * o.head_dim_v});
     const TensorView4<T> heads = split_heads(context, o.num_heads);
-    const bool absorbed = seq <= max_absorbed_queries();
+    // Each token of a tree takes what it would take alone.
+    const bool absorbed = call.parents || seq <= max_absorbed_queries();
     // Queries and results in the space of latents, (num_heads, batch, seq, kv_lora_rank).
     const index_t in_latents = absorbed ? o.num_heads * rows * rank : 0;
     Scratch<T> projected_memory(workspace, in_latents), sums_memory(workspace, in_latents);
@@ -246,6 +248,16 @@ class LatentAttention {
       const TensorView4<T> own = part(queries);
       rotate(own, part(new_keys), cache.length(), of_rows,
              {.position_ids = part(call.position_ids)});
+      if (call.parents) {
+        const auto attend = [&](index_t first, index_t last) {
+          of_rows.qv = qv.slice(2, first, last);
+          scaled_dot_product_attention(rotated(queries).slice(2, first, last), cache,
+                                       sums.slice(2, first, last), of_rows);
+        };
+        detail::attend_tree(cache, call.parents, new_keys, new_values, of_rows.execution, attend,
+                            functors...);
+        return;
+      }
       cache.append(part(new_keys), part(new_values), of_rows.execution);
       if (absorbed) {
         of_rows.qv = part(qv);

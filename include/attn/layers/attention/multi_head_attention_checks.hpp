@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attn/attention/call/problem_checks.hpp"
+#include "attn/attention/tree_mask.hpp"
 #include "attn/layers/attention/head_projections.hpp"
 #include "attn/layers/attention/multi_head_attention_call.hpp"
 
@@ -154,6 +155,22 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
                 "have no window with MaskedRow::mean, which needs the masked values, too", "one");
   };
   if (call.cache != nullptr) check_cache(*call.cache, batch);
+  if (call.parents) {
+    check_value(call.cache != nullptr && call.append && appended == 0, "parents",
+                "be none without a cache, without append, with add_bias_kv or add_zero_attn",
+                "some");
+    check_shape(function, "parents", "(q_len)", Shape<1>{q_len}, call.parents.shape());
+    static_cast<void>(tree_depths(function, call.parents));
+    check_value(call.cache->options().window == 0, "cache", "have no window with parents", "one");
+    check_value(!o.rotary || call.position_ids, "position_ids",
+                "be given with parents and rotary: positions by depth", "none");
+    AttentionOptions<Accumulator<T>> rest = options;
+    rest.batch_alibi_slopes = {};
+    check_value(!has_extents(rest) && !options.gather && options.dropout.p == 0 &&
+                    options.offset.kind == QueryOffset::Kind::bottom_right,
+                "options with parents",
+                "hold no tensor with an axis of queries or keys, no dropout and no offset", "some");
+  }
   if (call.row_caches.empty()) return;
   check_value(call.cache == nullptr && call.append && appended == 0, "row_caches",
               "be none with a cache, without append, with add_bias_kv or add_zero_attn", "some");

@@ -44,6 +44,7 @@ void check_recurrent_call(std::string_view function, index_t dim, index_t state_
     if (!good) throw ValueError(message(function, argument, expected, found));
   };
   check(call.append, "append", "be true", "false");
+  check(!call.parents, "parents", "be none: the state of a token holds all before it", "some");
   const auto check_cache = [&](const KvCache<T>& cache, index_t rows) {
     check_shape(function, "cache", "(batch, state_size)", Shape<2>{rows, state_size},
                 Shape<2>{cache.options().batch, cache.options().state_size});
