@@ -43,9 +43,7 @@ class KvCache {
   };
 
   /// Throws ValueError for an option out of range.
-  explicit KvCache(const KvCacheOptions& options)
-      : storage_(detail::checked_cache<T>(options),
-                 options.element == DType::I8 ? index_t{sizeof(T)} : 0) {
+  explicit KvCache(const KvCacheOptions& options) : storage_(detail::checked_cache<T>(options)) {
     if (options.state_size > 0) state_ = {options.batch, options.state_size};
   }
 
@@ -67,26 +65,39 @@ class KvCache {
            a.capacity == b.capacity && a.window == b.window;
   }
 
+  /// A cache of `batch` rows that all continue this one, of one row, with the same capacity. The
+  /// keys held are copied once and shared by all rows; attention reads them once for several rows
+  /// where it can. Keys of a window and states are copied for each row. Shared keys cannot be
+  /// truncated; clear() drops them, which allocates memory. Throws ValueError if this cache has
+  /// several rows, or batch is below 1.
+  KvCache fork(index_t batch) const { return KvCache(storage_.fork(batch), state_.fork(batch)); }
+  /// Number of first positions whose keys all rows share: see fork().
+  index_t shared_size() const { return storage_.shared(); }
+
   /// All keys held, in order of position; valid until the next call that changes the cache. Throws
   /// DTypeError if options().element is not E: use keys<bfloat16>() for DType::BF16 and
-  /// keys<std::int8_t>() for the quantised values of DType::I8.
+  /// keys<std::int8_t>() for the quantised values of DType::I8. Throws ValueError if rows share
+  /// keys, which then lie in two places.
   template <class E = T>
   TensorView4<const E> keys() const {
     check_shown<E>("KvCache::keys");
-    return storage_.template last<E>(detail::KvRow::key, size());
+    return held<E>("KvCache::keys", detail::KvRow::key);
   }
   template <class E = T>
   TensorView4<const E> values() const {
     check_shown<E>("KvCache::values");
-    return storage_.template last<E>(detail::KvRow::value, size());
+    return held<E>("KvCache::values", detail::KvRow::value);
   }
-  /// The scales of a cache of DType::I8, (batch, num_kv_heads, size); otherwise empty views.
+  /// The scales of a cache of DType::I8, (batch, num_kv_heads, size); otherwise empty views. Throws
+  /// ValueError if rows share keys.
   TensorView3<const T> key_scales() const {
-    return scales(storage_.template last<T>(detail::KvRow::key_scale, size()));
+    return scales(held<T>("KvCache::key_scales", detail::KvRow::key_scale));
   }
   TensorView3<const T> value_scales() const {
-    return scales(storage_.template last<T>(detail::KvRow::value_scale, size()));
+    return scales(held<T>("KvCache::value_scales", detail::KvRow::value_scale));
   }
+  /// The memory, for attention over a cache whose rows may share keys.
+  const detail::KvStorage& storage() const { return storage_; }
 
   /// Memory of keys and values at full capacity, or of states, in bytes.
   std::size_t bytes() const { return storage_.bytes() + state_.bytes(); }
@@ -193,6 +204,20 @@ class KvCache {
   }
 
  private:
+  KvCache(detail::KvStorage storage, detail::RecurrentState<Accumulator<T>> state)
+      : storage_(std::move(storage)), state_(std::move(state)) {}
+
+  static TensorView3<const T> scales(const TensorView4<const T>& rows) {
+    return rows ? rows.select(3, 0) : TensorView3<const T>();
+  }
+  /// All rows of a kind; throws ValueError if some are shared.
+  template <class E>
+  TensorView4<const E> held(std::string_view function, detail::KvRow kind) const {
+    if (shared_size() == 0) return storage_.template last<E>(kind, size());
+    throw ValueError(message(function, "the cache", "hold no keys shared by its rows: see fork()",
+                             std::to_string(shared_size())));
+  }
+
   /// Throws DTypeError unless the cache stores elements of type E.
   template <class E>
   void check_shown(std::string_view function) const {
@@ -200,10 +225,6 @@ class KvCache {
     throw DTypeError(message(function, "the element",
                              "be that of the cache, " + std::string(name(*options().element)),
                              name(dtype_of<E>())));
-  }
-
-  static TensorView3<const T> scales(const TensorView4<const T>& rows) {
-    return rows ? rows.select(3, 0) : TensorView3<const T>();
   }
 
   /// Writes `rows` to the last positions of keys or values, rounded to options().element.

@@ -53,6 +53,13 @@ bool with_cache_element(DType element, const F& f) {
                            std::to_string(found)));
 }
 
+/// Checks KvCache::fork(batch) of a cache of `rows` batch rows.
+inline void check_fork(index_t rows, index_t batch) {
+  constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 2;
+  if (rows != 1) throw_cache_range("KvCache::fork", "the batch of the cache", 1, 1, rows);
+  if (batch < 1 || batch > kMax) throw_cache_range("KvCache::fork", "batch", 1, kMax, batch);
+}
+
 /// Checks the options and sets head_dim_v and element; with a state, there are no heads.
 template <class T>
 KvCacheOptions checked_cache(KvCacheOptions options) {
