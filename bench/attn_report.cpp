@@ -139,6 +139,9 @@ class Report {
       for (bool all : {false, true}) add(comparison_row(name, all, "time of a float32 cache"));
     }
     for (bool all : {false, true}) {
+      add(comparison_row("fork_decode", all, "time of 8 caches"));
+    }
+    for (bool all : {false, true}) {
       add(reading_row("sdpa_decode_gqa", "sdpa_decode_gqa", "8 key/value heads", all));
     }
     for (bool all : {false, true}) add(grouped_bf16_row(all));

@@ -52,6 +52,7 @@ inline Target target_of(std::string_view name) {
       {"sdpa_decode@all", {0.88}},
       {"sdpa_decode_bf16", {0.53, kAtMost}},
       {"sdpa_decode_int8", {0.30, kAtMost}},
+      {"fork_decode", {0.35, kAtMost}},
       {"sdpa_d64_bf16", {1.40}},
       {"sdpa_d128_bf16", {1.60}},
       {"sdpa_d128_int8", {1.9}},

@@ -116,6 +116,50 @@ inline Work cached_work(std::string name, attn::Isa isa, const std::shared_ptr<A
   return work;
 }
 
+/// A decode step of 8 rows behind one prompt of 4096 tokens: keys of the prompt in a cache of each
+/// row, and shared by a fork.
+inline Group fork_group(attn::Isa isa) {
+  return {
+      {"fork_separate", "fork_decode"}, [=]() -> std::vector<Work> {
+        constexpr index_t kRows = 8, kHeads = 8, kTokens = 4096, kDim = 64;
+        const AttentionInputs prompt(1, kHeads, kHeads, 1, kTokens, kDim);
+        const auto step = std::make_shared<AttentionInputs>(kRows, kHeads, kHeads, 1, 1, kDim);
+        attn::KvCacheOptions options{
+            .num_kv_heads = kHeads, .capacity = kTokens + 1, .head_dim = kDim};
+        attn::KvCache<float> one(options);
+        one.append(prompt.k, prompt.v);
+        options.batch = kRows;
+        const auto separate = std::make_shared<attn::KvCache<float>>(options);
+        const auto repeated = [&](const attn::Tensor4<float>& x) {
+          return attn::TensorView4<const float>(x.data(), {kRows, kHeads, kTokens, kDim},
+                                                {0, kTokens * kDim, kDim, 1});
+        };
+        separate->append(repeated(prompt.k), repeated(prompt.v));
+        const auto fork = std::make_shared<attn::KvCache<float>>(one.fork(kRows));
+        std::vector<Work> works;
+        for (const auto& [name, cache] :
+             {std::pair("fork_separate", separate), std::pair("fork_decode", fork)}) {
+          cache->append(step->k, step->v);
+          const auto bytes = static_cast<index_t>(cache->bytes());
+          Work work{name, isa, attention_flops(step->q.shape(), kTokens + 1), bytes,
+                    bytes + 2 * step->q.size() * index_t{sizeof(float)}};
+          work.run = [=, cache = cache](const attn::Execution& execution) {
+            attn::scaled_dot_product_attention(step->q, *cache, step->out,
+                                               {.execution = execution});
+          };
+          work.complaint = [=]() -> std::string {
+            const auto expected =
+                attn::scaled_dot_product_attention(step->q, *separate, {.execution = {.isa = isa}});
+            return std::equal(expected.data(), expected.data() + expected.size(), step->out.data())
+                       ? ""
+                       : "wrong result: not the bits of separate caches";
+          };
+          works.push_back(work);
+        }
+        return works;
+      }};
+}
+
 inline Group attention_group(const std::string& shape, attn::Isa isa) {
   const std::string name = "sdpa_" + shape;
   return {{name}, [=]() -> std::vector<Work> {
@@ -230,8 +274,8 @@ inline std::vector<Comparison> all_comparisons() {
   std::vector<Comparison> all = {
       {"sdpa_causal", "sdpa_4096"},           {"sdpa_queries_8", "sdpa_queries_1"},
       {"sdpa_decode_bf16", "sdpa_queries_1"}, {"sdpa_decode_int8", "sdpa_queries_1"},
-      {"encoder_bert_bf16", "encoder_bert"},  {"encoder_bert_int8", "encoder_bert"},
-      {"gelu_cached", "relu_cached"}};
+      {"fork_decode", "fork_separate"},       {"encoder_bert_bf16", "encoder_bert"},
+      {"encoder_bert_int8", "encoder_bert"},  {"gelu_cached", "relu_cached"}};
   for (const LinearShape& shape : kLinearShapes) {
     const std::string name(shape.name);
     if (is_cached(shape)) all.push_back({name, name + "_packed"});
@@ -307,6 +351,7 @@ inline std::vector<Group> all_groups() {
     return works;
   };
   groups.push_back(queries);
+  groups.push_back(detail::fork_group(isa));
   groups.push_back({{"softmax"}, [=]() -> std::vector<Work> {
                       const attn::Shape<2> shape{softmax_rows(), kSoftmaxColumns};
                       const auto x = std::make_shared<attn::Tensor2<float>>(

@@ -16,11 +16,17 @@ void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const Te
   using Acc = Accumulator<T>;
   options.first_key = cache.first_position();
   with_cache_element<T>(*cache.options().element, [&]<class E>(E) {
-    AttentionProblem<Acc> problem = make_problem_with<Acc>(
-        q, cache.template keys<E>(), cache.template values<E>(), out, options, functors...);
+    const KvStorage& held = cache.storage();
+    AttentionProblem<Acc> problem =
+        make_problem_with<Acc>(q, held.template all<E>(KvRow::key),
+                               held.template all<E>(KvRow::value), out, options, functors...);
+    problem.shared = {held.shared(), held.first_shared()};
     if constexpr (std::same_as<T, Acc>) {  // others store no codes
-      problem.k_scales = cache.key_scales();
-      problem.v_scales = cache.value_scales();
+      const auto scales = [](const auto& rows) {
+        return rows ? rows.select(3, 0) : TensorView3<const T>();
+      };
+      problem.k_scales = scales(held.template all<T>(KvRow::key_scale));
+      problem.v_scales = scales(held.template all<T>(KvRow::value_scale));
     }
     f(backend<family::Attention, E, Acc>(options.execution), problem);
   });
@@ -31,8 +37,9 @@ void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const Te
 /// out = attention of q (batch, num_heads, q_len, head_dim) over all keys and values in the cache.
 /// Equals scaled_dot_product_attention(q, cache.keys(), cache.values(), out, options, functors...)
 /// with options.first_key = cache.first_position(), for a cache of any element type: 16-bit and
-/// int8 rows are widened in registers or while packing, never copied as a whole. Throws what that
-/// call throws.
+/// int8 rows are widened in registers or while packing, never copied as a whole. Few queries read
+/// the keys that rows share (KvCache::fork()) once for several rows, with the same bits. Throws
+/// what that call throws.
 template <TensorLike Q, class T, TensorLike Out, class... Functors>
 void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out,
                                   const AttentionOptions<Accumulator<T>>& options = {},

@@ -8,8 +8,7 @@
 #include "attn/attention/cache/cache_guard.hpp"
 #include "attn/attention/cache/kv_storage.hpp"
 #include "attn/attention/cache/recurrent_state.hpp"
-#include "attn/kernels/quantized/quantize_rows.hpp"
-#include "attn/kernels/rows/convert.hpp"
+#include "attn/attention/cache/store_rows.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -43,9 +42,7 @@ class KvCache {
   };
 
   /// Throws ValueError for an option out of range.
-  explicit KvCache(const KvCacheOptions& options)
-      : storage_(detail::checked_cache<T>(options),
-                 options.element == DType::I8 ? index_t{sizeof(T)} : 0) {
+  explicit KvCache(const KvCacheOptions& options) : storage_(detail::checked_cache<T>(options)) {
     if (options.state_size > 0) state_ = {options.batch, options.state_size};
   }
 
@@ -67,26 +64,39 @@ class KvCache {
            a.capacity == b.capacity && a.window == b.window;
   }
 
+  /// A cache of `batch` rows that all continue this one, of one row, with the same capacity. The
+  /// keys held are copied once and shared by all rows; attention reads them once for several rows
+  /// where it can. Keys of a window and states are copied for each row. Shared keys cannot be
+  /// truncated; clear() drops them, which allocates memory. Throws ValueError if this cache has
+  /// several rows, or batch is below 1.
+  KvCache fork(index_t batch) const { return KvCache(storage_.fork(batch), state_.fork(batch)); }
+  /// Number of first positions whose keys all rows share: see fork().
+  index_t shared_size() const { return storage_.shared(); }
+
   /// All keys held, in order of position; valid until the next call that changes the cache. Throws
   /// DTypeError if options().element is not E: use keys<bfloat16>() for DType::BF16 and
-  /// keys<std::int8_t>() for the quantised values of DType::I8.
+  /// keys<std::int8_t>() for the quantised values of DType::I8. Throws ValueError if rows share
+  /// keys, which then lie in two places.
   template <class E = T>
   TensorView4<const E> keys() const {
-    check_shown<E>("KvCache::keys");
-    return storage_.template last<E>(detail::KvRow::key, size());
+    detail::check_shown<E>("KvCache::keys", *options().element);
+    return held<E>("KvCache::keys", detail::KvRow::key);
   }
   template <class E = T>
   TensorView4<const E> values() const {
-    check_shown<E>("KvCache::values");
-    return storage_.template last<E>(detail::KvRow::value, size());
+    detail::check_shown<E>("KvCache::values", *options().element);
+    return held<E>("KvCache::values", detail::KvRow::value);
   }
-  /// The scales of a cache of DType::I8, (batch, num_kv_heads, size); otherwise empty views.
+  /// The scales of a cache of DType::I8, (batch, num_kv_heads, size); otherwise empty views. Throws
+  /// ValueError if rows share keys.
   TensorView3<const T> key_scales() const {
-    return scales(storage_.template last<T>(detail::KvRow::key_scale, size()));
+    return scales(held<T>("KvCache::key_scales", detail::KvRow::key_scale));
   }
   TensorView3<const T> value_scales() const {
-    return scales(storage_.template last<T>(detail::KvRow::value_scale, size()));
+    return scales(held<T>("KvCache::value_scales", detail::KvRow::value_scale));
   }
+  /// The memory, for attention over a cache whose rows may share keys.
+  const detail::KvStorage& storage() const { return storage_; }
 
   /// Memory of keys and values at full capacity, or of states, in bytes.
   std::size_t bytes() const { return storage_.bytes() + state_.bytes(); }
@@ -107,7 +117,7 @@ class KvCache {
   /// uninitialised and from now on part of keys() and values(). Throws ValueError if the cache
   /// would hold more than `capacity` keys, DTypeError if it stores another element than T.
   Views extend(index_t n) {
-    check_shown<T>("KvCache::extend");
+    detail::check_shown<T>("KvCache::extend", *options().element);
     check_has_state("KvCache::extend", false);
     storage_.make_room("KvCache::extend", n);
     return {storage_.template last<T>(detail::KvRow::key, n),
@@ -130,8 +140,9 @@ class KvCache {
     check_shape("KvCache::append", "v", "(batch, num_kv_heads, n, head_dim_v)",
                 Shape<4>{of.batch, of.num_kv_heads, n, of.head_dim_v}, from_v.shape());
     storage_.make_room("KvCache::append", n);
-    store(from_k, detail::KvRow::key, detail::KvRow::key_scale, execution);
-    store(from_v, detail::KvRow::value, detail::KvRow::value_scale, execution);
+    detail::store_rows(storage_, from_k, detail::KvRow::key, detail::KvRow::key_scale, execution);
+    detail::store_rows(storage_, from_v, detail::KvRow::value, detail::KvRow::value_scale,
+                       execution);
   }
 
   /// Copies rows from a cache with the same element type, bit for bit: what its keys<E>(),
@@ -141,7 +152,7 @@ class KvCache {
   void append_stored(TensorView4<const E> keys, TensorView4<const E> values,
                      TensorView3<const T> key_scales = {}, TensorView3<const T> value_scales = {}) {
     using detail::KvRow;
-    check_shown<E>("KvCache::append_stored");
+    detail::check_shown<E>("KvCache::append_stored", *options().element);
     check_has_state("KvCache::append_stored", false);
     const KvCacheOptions& of = options();
     const index_t n = keys.extent(2);
@@ -215,32 +226,18 @@ class KvCache {
                              std::to_string(options().state_size)));
   }
 
-  /// Throws DTypeError unless the cache stores elements of type E.
-  template <class E>
-  void check_shown(std::string_view function) const {
-    if (*options().element == dtype_of<E>()) return;
-    throw DTypeError(message(function, "the element",
-                             "be that of the cache, " + std::string(name(*options().element)),
-                             name(dtype_of<E>())));
-  }
+  KvCache(detail::KvStorage storage, detail::RecurrentState<Accumulator<T>> state)
+      : storage_(std::move(storage)), state_(std::move(state)) {}
 
   static TensorView3<const T> scales(const TensorView4<const T>& rows) {
     return rows ? rows.select(3, 0) : TensorView3<const T>();
   }
-
-  /// Writes `rows` to the last positions of keys or values, rounded to options().element.
-  void store(const TensorView4<const T>& rows, detail::KvRow kind, detail::KvRow scale,
-             const Execution& execution) {
-    const index_t n = rows.extent(2);
-    detail::with_cache_element<T>(*options().element, [&]<class E>(E) {
-      const TensorView4<E> to = storage_.template last<E>(kind, n);
-      if constexpr (std::same_as<E, std::int8_t>) {
-        detail::quantize_rows(rows, to, storage_.template last<T>(scale, n).select(3, 0),
-                              execution);
-      } else {
-        convert(rows, to, execution);
-      }
-    });
+  /// All rows of a kind; throws ValueError if some are shared.
+  template <class E>
+  TensorView4<const E> held(std::string_view function, detail::KvRow kind) const {
+    if (shared_size() == 0) return storage_.template last<E>(kind, size());
+    throw ValueError(message(function, "the cache", "hold no keys shared by its rows: see fork()",
+                             std::to_string(shared_size())));
   }
 
   detail::KvStorage storage_;

@@ -51,6 +51,17 @@ class GptSession {
              const AttentionOptions<Accumulator<T>>& options = {},
              std::optional<DType> cache_element = {}) = delete;  // the model would be destroyed
 
+  /// A session of `batch` rows that all continue this one, of one row, with the same bits as
+  /// `batch` sessions: n samples of one prompt, or n questions on one document. The keys of the
+  /// tokens so far are stored once, and a step of few tokens reads them once for several rows: see
+  /// KvCache::fork(). These tokens can only be removed together, by clear(). Throws ValueError for
+  /// several rows here or a batch below 1.
+  GptSession fork(index_t batch) const {
+    GptSession result(*model_, options_, batch);
+    for (const KvCache<T>& cache : caches_) result.caches_.push_back(cache.fork(batch));
+    return result;
+  }
+
   index_t batch() const { return batch_; }
   index_t vocab_size() const { return model_->vocab_size(); }
   const Gpt<T>& model() const { return *model_; }
@@ -195,6 +206,9 @@ class GptSession {
   }
 
  private:
+  GptSession(const Gpt<T>& model, const AttentionOptions<Accumulator<T>>& options, index_t batch)
+      : model_(&model), options_(options), batch_(batch) {}
+
   /// Whether all options but execution are equal, for options without an axis of rows, queries or
   /// keys.
   static bool are_alike(const AttentionOptions<Accumulator<T>>& a,

@@ -10,6 +10,7 @@
 
 #include "attn/core/element.hpp"
 #include "attn/core/shape.hpp"
+#include "attn/core/view.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -51,6 +52,32 @@ bool with_cache_element(DType element, const F& f) {
   throw ValueError(message(function, argument,
                            "lie in " + std::to_string(lowest) + " .. " + std::to_string(highest),
                            std::to_string(found)));
+}
+
+/// Checks KvCache::fork(batch) of a cache of `rows` batch rows.
+inline void check_fork(index_t rows, index_t batch) {
+  constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 2;
+  if (rows != 1) throw_cache_range("KvCache::fork", "the batch of the cache", 1, 1, rows);
+  if (batch < 1 || batch > kMax) throw_cache_range("KvCache::fork", "batch", 1, kMax, batch);
+}
+
+/// Checks the path of KvCache::keep_path(n, path).
+inline void check_path(TensorView1<const index_t> path, index_t n) {
+  for (index_t i = 0; i < path.extent(0); ++i) {
+    const index_t lowest = i == 0 ? 0 : path(i - 1) + 1;
+    if (path(i) >= lowest && path(i) < n) continue;
+    throw_cache_range("KvCache::keep_path", "path(" + std::to_string(i) + ")", lowest, n - 1,
+                      path(i));
+  }
+}
+
+/// Throws DTypeError unless a cache stores elements of type E.
+template <class E>
+void check_shown(std::string_view function, DType element) {
+  if (element == dtype_of<E>()) return;
+  throw DTypeError(message(function, "the element",
+                           "be that of the cache, " + std::string(name(element)),
+                           name(dtype_of<E>())));
 }
 
 /// Checks the options and sets head_dim_v and element; with a state, there are no heads.

@@ -1,81 +1,86 @@
-// KvStorage: memory of a KV cache, compiled once for all elements.
+// KvStorage: the positions that a KV cache holds, compiled once for all elements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <string>
+#include <tuple>
 #include <utility>
 
-#include "attn/attention/cache/kv_cache_options.hpp"
-#include "attn/core/tensor.hpp"
+#include "attn/attention/cache/kv_memory.hpp"
+#include "attn/attention/cache/reorder_rows.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The kinds of rows of a cache. Only int8 has scales.
-enum class KvRow { key, value, key_scale, value_scale };
-
-/// Rows (batch, num_kv_heads, capacity + window, bytes) of up to four kinds, of which [begin, end)
-/// are held: appends, forgets and reorders them. Its errors are those of KvCache.
+/// Of the rows that are not shared, [begin, end) are held: appends, forgets and reorders them. Its
+/// errors are those of KvCache.
 class KvStorage {
  public:
-  /// `options` has head_dim_v and element set. scale_size: bytes of a scale; 0: no scales.
-  KvStorage(const KvCacheOptions& options, index_t scale_size) : options_(options) {
-    const auto size = static_cast<index_t>(element_size(*options.element));
-    const index_t bytes[] = {options.head_dim * size, options.head_dim_v * size, scale_size,
-                             scale_size};
-    for (std::size_t kind = 0; kind < rows_.size(); ++kind) {
-      if (bytes[kind] == 0) continue;
-      rows_[kind] = Tensor4<std::byte>::uninitialized(
-          {options.batch, options.num_kv_heads, options.capacity + options.window, bytes[kind]});
-    }
-    readers_ = Tensor1<index_t>({options.batch});
+  /// `options` has head_dim_v and element set.
+  explicit KvStorage(const KvCacheOptions& options, index_t shared = 0)
+      : options_(options), memory_(options, shared), readers_({options.batch}) {}
+
+  /// A storage of `batch` rows that all hold what this one of one row holds: shared, or copied with
+  /// a window, since shared rows are never forgotten; a state has no rows to share.
+  KvStorage fork(index_t batch) const {
+    check_fork(options_.batch, batch);
+    KvCacheOptions options = options_;
+    options.batch = batch;
+    const bool shares = options.window == 0 && options.state_size == 0;
+    KvStorage result(options, shares ? size() : 0);
+    result.end_ = size() - result.shared();
+    result.length_ = length_;
+    result.memory_.copy_row_0(memory_, begin_, end_);
+    return result;
   }
 
   KvStorage(const KvStorage&) = default;
   KvStorage& operator=(const KvStorage&) = default;
   /// A moved-from storage holds no keys and has capacity 0.
-  KvStorage(KvStorage&& other) noexcept
-      : options_(std::exchange(other.options_, nothing(other.options_))),
-        rows_(std::move(other.rows_)),
-        readers_(std::move(other.readers_)),
-        begin_(std::exchange(other.begin_, 0)),
-        end_(std::exchange(other.end_, 0)),
-        length_(std::exchange(other.length_, 0)) {}
+  KvStorage(KvStorage&& other) noexcept : options_(nothing(other.options_)) { swap(other); }
   KvStorage& operator=(KvStorage&& other) noexcept {
-    options_ = std::exchange(other.options_, nothing(other.options_));
-    rows_ = std::move(other.rows_);
-    readers_ = std::move(other.readers_);
-    begin_ = std::exchange(other.begin_, 0);
-    end_ = std::exchange(other.end_, 0);
-    length_ = std::exchange(other.length_, 0);
+    KvStorage moved(std::move(other));
+    swap(moved);
     return *this;
   }
   ~KvStorage() = default;
 
   const KvCacheOptions& options() const { return options_; }
   /// Number of positions held, and number of positions appended so far.
-  index_t size() const { return end_ - begin_; }
+  index_t size() const { return shared() + end_ - begin_; }
   index_t length() const { return length_; }
+  /// See KvMemory.
+  index_t shared() const { return memory_.shared(); }
+  index_t first_shared() const { return memory_.first_shared(); }
+  std::size_t bytes() const { return memory_.bytes(); }
 
-  std::size_t bytes() const {
-    std::size_t sum = 0;
-    for (const Tensor4<std::byte>& rows : rows_) sum += static_cast<std::size_t>(rows.size());
-    return sum;
-  }
-
-  /// The last `count` rows of a kind, with elements of type E; empty if the cache has none of that
-  /// kind.
+  /// The last `count` rows of a kind, which are not shared, with elements of type E; empty if the
+  /// cache has none of that kind.
   template <class E>
   TensorView4<E> last(KvRow kind, index_t count) {
-    return last_of<E>(rows_[static_cast<std::size_t>(kind)], count);
+    return last_of(memory_.template own<E>(kind), count);
   }
   template <class E>
   TensorView4<const E> last(KvRow kind, index_t count) const {
-    return last_of<const E>(rows_[static_cast<std::size_t>(kind)], count);
+    return last_of(memory_.template own<E>(kind), count);
+  }
+
+  /// The shared rows of a kind as rows of each batch row.
+  template <class E>
+  TensorView4<const E> shared_rows(KvRow kind) const {
+    return memory_.template shared_rows<E>(kind);
+  }
+
+  /// All rows held, for AttentionProblem::shared: row j of the view is row j - shared() of the
+  /// memory from its first element on.
+  template <class E>
+  TensorView4<const E> all(KvRow kind) const {
+    const TensorView4<const E> own = last<E>(kind, end_ - begin_);
+    if (!own) return {};
+    return {own.data(), {own.extent(0), own.extent(1), size(), own.extent(3)}, own.strides()};
   }
 
   /// Appends n positions.
@@ -89,10 +94,10 @@ class KvStorage {
                             std::to_string(options_.capacity) + ",",
                         0, room, n);
     }
-    begin_ = end_ - kept;
-    if (end_ + n > options_.capacity + window) {
+    begin_ = end_ - (kept - shared());
+    if (end_ + n > memory_.capacity()) {
       for (index_t b = 0; b < options_.batch; ++b) {
-        each_head([&](const TensorView4<std::byte>& rows, index_t h) {
+        memory_.each_head([&](const TensorView4<std::byte>& rows, index_t h) {
           std::byte* line = rows.at_index({b, h, 0, 0});
           std::copy(line + begin_ * rows.extent(3), line + end_ * rows.extent(3), line);
         });
@@ -125,14 +130,9 @@ class KvStorage {
       throw_cache_range("KvCache::keep_path", "n", 0, max_truncated(), n);
     }
     const index_t kept = path.extent(0);
-    for (index_t i = 0; i < kept; ++i) {
-      const index_t lowest = i == 0 ? 0 : path(i - 1) + 1;
-      if (path(i) >= lowest && path(i) < n) continue;
-      throw_cache_range("KvCache::keep_path", "path(" + std::to_string(i) + ")", lowest, n - 1,
-                        path(i));
-    }
+    check_path(path, n);
     for (index_t b = 0; b < options_.batch; ++b) {
-      each_head([&](const TensorView4<std::byte>& rows, index_t h) {
+      memory_.each_head([&](const TensorView4<std::byte>& rows, index_t h) {
         for (index_t i = 0; i < kept; ++i) {
           if (path(i) == i) continue;
           std::copy_n(rows.at_index({b, h, end_ - n + path(i), 0}), rows.extent(3),
@@ -147,80 +147,48 @@ class KvStorage {
     return length >= length_ - max_truncated() && length <= length_;
   }
 
-  void clear() { begin_ = end_ = length_ = 0; }
+  /// Allocates memory if rows are shared: the capacity becomes that of rows which are not.
+  void clear() {
+    if (shared() > 0) *this = KvStorage(options_);
+    begin_ = end_ = length_ = 0;
+  }
 
   void reorder(TensorView1<const index_t> rows) {
-    const index_t batch = options_.batch;
-    check_shape("KvCache::reorder", "rows", "(batch)", Shape<1>{batch}, rows.shape());
-    for (index_t b = 0; b < batch; ++b) {
-      if (rows(b) >= 0 && rows(b) < batch) continue;
-      throw_cache_range("KvCache::reorder", "rows(" + std::to_string(b) + ")", 0, batch - 1,
-                        rows(b));
-    }
-    // In place: a row may be overwritten once no other row still needs its old content. Such rows
-    // come first, and each copy may free its source; the remaining rows form cycles, which are
-    // swapped.
-    readers_.fill(0);
-    for (index_t b = 0; b < batch; ++b) readers_(rows(b)) += 1;
-    for (index_t b = 0; b < batch; ++b) {
-      for (index_t to = b; readers_(to) == 0; to = rows(to)) {
-        each_pair(rows(to), to,
-                  [](std::byte* from, std::byte* into, index_t n) { std::copy_n(from, n, into); });
-        readers_(to) = kDone;
-        readers_(rows(to)) -= 1;
-      }
-    }
-    for (index_t b = 0; b < batch; ++b) {
-      for (index_t to = b; readers_(to) != kDone; to = rows(to)) {
-        readers_(to) = kDone;
-        if (readers_(rows(to)) == kDone) continue;
-        each_pair(rows(to), to, [](std::byte* from, std::byte* into, index_t n) {
-          std::swap_ranges(from, from + n, into);
-        });
-      }
-    }
+    check_reorder(rows, options_.batch);
+    reorder_in_place(rows, readers_, [&](index_t from, index_t to, auto move) {
+      memory_.each_head([&](const TensorView4<std::byte>& all, index_t h) {
+        move(all.at_index({from, h, begin_, 0}), all.at_index({to, h, begin_, 0}),
+             (end_ - begin_) * all.extent(3));
+      });
+    });
   }
 
  private:
-  static constexpr index_t kDone = -1;
+  void swap(KvStorage& other) noexcept {
+    const auto members = [](KvStorage& x) {
+      return std::tie(x.options_, x.memory_, x.readers_, x.begin_, x.end_, x.length_);
+    };
+    auto theirs = members(other);
+    members(*this).swap(theirs);
+  }
 
   static KvCacheOptions nothing(const KvCacheOptions& options) {
     return {.batch = 0, .num_kv_heads = 0, .element = options.element};
   }
 
   /// `rows` is empty if the cache has none of a kind.
-  template <class E, class Rows>
-  TensorView4<E> last_of(Rows& rows, index_t count) const {
-    if (!rows) return {};
-    const Shape<4>& shape = rows.shape();
-    return TensorView4<E>(reinterpret_cast<E*>(rows.data()),
-                          {shape[0], shape[1], shape[2], shape[3] / index_t{sizeof(E)}})
-        .slice(2, end_ - count, end_);
+  template <class E>
+  TensorView4<E> last_of(const TensorView4<E>& rows, index_t count) const {
+    return rows ? rows.slice(2, end_ - count, end_) : TensorView4<E>();
   }
 
-  index_t max_truncated() const { return size() == length_ ? size() : size() - options_.window; }
-
-  /// Calls f(rows, h) for each kind of rows and each head.
-  template <class F>
-  void each_head(F f) {
-    for (Tensor4<std::byte>& rows : rows_) {
-      if (!rows) continue;
-      for (index_t h = 0; h < options_.num_kv_heads; ++h) f(rows.view(), h);
-    }
-  }
-
-  /// Calls f(first byte held of batch row `from`, first byte held of row `to`, number of bytes) for
-  /// each kind of rows and each head.
-  template <class F>
-  void each_pair(index_t from, index_t to, F f) {
-    each_head([&](const TensorView4<std::byte>& rows, index_t h) {
-      f(rows.at_index({from, h, begin_, 0}), rows.at_index({to, h, begin_, 0}),
-        size() * rows.extent(3));
-    });
+  /// Shared rows cannot be truncated, since the memory would then lack room for capacity.
+  index_t max_truncated() const {
+    return size() == length_ ? end_ - begin_ : size() - options_.window;
   }
 
   KvCacheOptions options_;
-  std::array<Tensor4<std::byte>, 4> rows_;  ///< by KvRow
+  KvMemory memory_;
   Tensor1<index_t> readers_;  ///< of reorder(): rows that still wait for a row's old content
   index_t begin_ = 0, end_ = 0, length_ = 0;
 };

@@ -22,6 +22,18 @@ class RecurrentState {
   RecurrentState(index_t batch, index_t size)
       : now_(Tensor2<A>::zero_pages({batch, size})), before_(now_) {}
 
+  /// A state of `batch` rows that all equal the one row of this one.
+  RecurrentState fork(index_t batch) const {
+    if (now_.size() == 0) return {};
+    RecurrentState result(batch, now_.extent(1));
+    for (index_t b = 0; b < batch; ++b) {
+      copy(now().select(0, 0), result.now_.view().select(0, b));
+      copy(before().select(0, 0), result.before_.view().select(0, b));
+    }
+    result.length_before_ = length_before_;
+    return result;
+  }
+
   TensorView2<A> now() { return now_.view(); }
   TensorView2<const A> now() const { return now_.view(); }
   TensorView2<const A> before() const { return before_.view(); }

@@ -41,6 +41,14 @@ struct StoredRows {
   const T* scales = nullptr;
 };
 
+/// The first keys of all batch rows of a cache, which share them.
+struct SharedKeys {
+  index_t length = 0;  ///< number of shared keys; key j >= length is row j - length of k and v
+  /// Row of the first shared key of head 0, counted from the first row of k and v; the other keys
+  /// and heads follow.
+  index_t first_row = 0;
+};
+
 /// One call, computed in type T. q and out share an element type, and so do k and v; the backend
 /// that runs the call is instantiated for both. Refers to the caller's options, which must outlive
 /// it.
@@ -59,6 +67,7 @@ struct AttentionProblem {
   /// Scales of int8 keys and values (batch, num_kv_heads, kv_len), last stride 1; empty for others.
   TensorView3<const T> k_scales = {}, v_scales = {};
   GatheredKeys gathered = {};
+  SharedKeys shared = {};
 
   /// Whether queries and outputs, or keys and values, have another element type than T.
   bool widens_queries() const { return q.element_size() != index_t{sizeof(T)}; }
@@ -73,8 +82,17 @@ struct AttentionProblem {
   index_t score_dim() const { return head_dim() + (options.qv ? head_dim_v() : 0); }
   bool packed() const { return static_cast<bool>(options.cu_seqlens_q); }
   bool paged() const { return static_cast<bool>(options.block_table); }
-  /// Whether keys lie anywhere in memory: in pages, or gathered.
-  bool scattered() const { return paged() || gathered; }
+  /// Whether keys lie anywhere in memory: in pages, gathered, or shared.
+  bool scattered() const { return paged() || gathered || shared.length > 0; }
+  /// Whether scores of shared keys depend on nothing of a batch row but its queries.
+  bool scores_alike() const {
+    const Mask& mask = options.mask;
+    const bool differ = mask.num_dense > 0 || mask.key_lengths || mask.query_lengths ||
+                        mask.left_padding || mask.prefix_lengths || mask.documents ||
+                        options.batch_alibi_slopes || options.dropout.p > 0 || gathered ||
+                        options.offset.kind == QueryOffset::Kind::per_row;
+    return !differ && !functors.score && !functors.mask && !functors.prob;
+  }
 
   SequenceLengths lengths(index_t b) const {
     if (gathered) return gathered.sequence(b);
@@ -191,6 +209,7 @@ struct AttentionProblem {
   /// The end of the keys from j on that lie one stride apart: `end`, or the end of the page.
   index_t run_end(index_t j, index_t end) const {
     if (gathered) return j + 1;
+    if (j < shared.length) return (std::min)(shared.length, end);
     return paged() ? (std::min)((j / k.extent(2) + 1) * k.extent(2), end) : end;
   }
 
@@ -216,8 +235,9 @@ struct AttentionProblem {
       const index_t size = k.extent(2);
       return {options.block_table(b, j / size), kv_head, j % size, 0};
     }
+    if (j < shared.length) return {0, 0, shared.first_row + kv_head * shared.length + j, 0};
     const auto& starts = options.cu_seqlens_k;
-    if (!starts) return {b, kv_head, j, 0};
+    if (!starts) return {b, kv_head, j - shared.length, 0};
     const index_t first = (std::max)(starts(b) - options.first_key, index_t{0});
     return {0, kv_head, first + j, 0};
   }

@@ -100,6 +100,7 @@ struct Backend<family::Attention, In, Acc> {
                                                         offsetof(Problem, functors),
                                                         offsetof(Problem, k_scales),
                                                         offsetof(Problem, v_scales),
+                                                        offsetof(Problem, shared),
                                                         sizeof(Functors),
                                                         offsetof(Functors, score),
                                                         offsetof(Functors, mask),

@@ -138,11 +138,11 @@ void sum_split(ForwardTask<T>& task, index_t split, const QueryRow<T>* shown_to 
              shown_to);
 }
 
-/// Stores the result of sum_split() for one key/value head of the task, for merge_splits().
+/// Stores the result of sum_split() for rows [first, first + num_rows), of one batch row and
+/// key/value head, for merge_splits().
 template <class T>
-void store_split(const ForwardTask<T>& task, index_t head, T* sums, RowState<T>* states) {
-  const index_t first = head * task.queries.tile_rows();
-  const index_t num_rows = task.queries.rows_from(first);
+void store_split(const ForwardTask<T>& task, index_t first, index_t num_rows, T* sums,
+                 RowState<T>* states) {
   std::copy_n(task.sums(first), num_rows * task.scratch.out_stride, sums);
   for (index_t r = 0; r < num_rows; ++r) states[r] = task.rows[first + r].state;
 }

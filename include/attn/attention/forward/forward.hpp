@@ -6,6 +6,7 @@
 #include "attn/attention/forward/driver_outputs.hpp"
 #include "attn/attention/forward/driver_sums.hpp"
 #include "attn/attention/forward/outputs.hpp"
+#include "attn/attention/forward/shared_split.hpp"
 #include "attn/attention/paths/decode_path.hpp"
 #include "attn/attention/paths/tiled_products.hpp"
 
@@ -25,7 +26,7 @@ class Forward {
         threads_(threads),
         scratch_(scratch),
         heads_in_turn_(share_mask_rows(problem.options.mask)) {
-    index_t first_task = 0, first_split = 0;
+    index_t first_task = plan.shared_tasks, first_split = 0;
     for (index_t b = 0; b < problem.batch(); ++b) {
       const SequenceTiling tiling = tiling_of(problem, b);
       scratch.sequences[b] = {tiling, first_task, first_split};
@@ -101,7 +102,20 @@ class Forward {
     return block(b, head, piece * plan_.rows_per_task, tiling_at(b));
   }
 
+  /// Stores one split of a batch row's key/value head, whose rows begin with row `first`.
+  void store_split(const ForwardTask<T>& task, index_t first, index_t b, index_t kv_head,
+                   index_t split) const {
+    const index_t row = first_split_row(b, kv_head) + split * kMaxDecodeRows;
+    detail::store_split(task, first, tiling_at(b).rows,
+                        scratch_.split_sums + row * task.scratch.out_stride,
+                        scratch_.split_states + row);
+  }
+
   void run_task(index_t i, int worker) const {
+    if (i < plan_.shared_tasks) {
+      return sum_shared_split(problem_, kernels_, tiling_at(0), scratch_.workers[worker], i,
+                              [&](const auto&... part) { store_split(part...); });
+    }
     const auto [b, first, piece] = index_of(i);
     const SequenceTiling& tiling = tiling_at(b);
     const ForwardScratch<T>& scratch = scratch_.workers[worker];
@@ -112,12 +126,9 @@ class Forward {
                      [&](ForwardTask<T>& task) { sum_all_keys(task, scratch_.states); });
     }
     ForwardTask<T> task(problem_, kernels_, tiling, scratch, block(b, first, 0, tiling, heads));
-    sum_split(task, piece);
-    for (index_t n = 0; n < heads; ++n) {
-      const index_t row = first_split_row(b, first + n) + piece * kMaxDecodeRows;
-      store_split(task, n, scratch_.split_sums + row * scratch.out_stride,
-                  scratch_.split_states + row);
-    }
+    const index_t split = tiling.shared_splits + piece;
+    sum_split(task, split);
+    for (index_t n = 0; n < heads; ++n) store_split(task, n * tiling.rows, b, first + n, split);
   }
 
   /// Merges the splits of one key/value head, if its keys were split.
@@ -175,15 +186,7 @@ class Forward {
 
   ATTN_COLD void sum_columns(index_t b, index_t kv_head, KeyRange block_keys, int worker) const {
     const SequenceTiling& tiling = tiling_at(b);
-    const KeyRange unpadded = problem_.unpadded_keys(b);
-    for (index_t h = kv_head * problem_.heads_per_kv_head;
-         h < (kv_head + 1) * problem_.heads_per_kv_head; ++h) {
-      const T masked = sum_of_masked_rows(problem_, scratch_.states, b, h);
-      for (index_t j = block_keys.begin; j < block_keys.end; ++j) {
-        const bool is_unpadded = j >= unpadded.begin && j < unpadded.end;
-        problem_.options.column_sums(b, h, j) = is_unpadded ? masked : T{0};
-      }
-    }
+    start_column_sums(problem_, scratch_.states, b, kv_head, block_keys);
     const ForwardScratch<T>& scratch = scratch_.workers[worker];
     const KeyRange keys{block_keys.begin, (std::min)(block_keys.end, tiling.kv_len)};
     for (index_t row = 0; row < tiling.rows; row += plan_.rows_per_task) {
@@ -231,10 +234,11 @@ ATTN_ONCE_A_CALL void forward_with(const ForwardKernels<T>& kernels,
   AttentionOptions<T> options = call.options;
   options.weights = {scratch.weights, call.scores};
   options.weight_heads = {};
-  run_plan(kernels,
-           {call.q, call.k, call.v, call.out, options, call.scale, call.scores,
-            call.heads_per_kv_head, call.alibi_slopes, call.functors, call.k_scales, call.v_scales},
-           plan, threads, scratch);
+  run_plan(
+      kernels,
+      {call.q, call.k, call.v, call.out, options, call.scale, call.scores, call.heads_per_kv_head,
+       call.alibi_slopes, call.functors, call.k_scales, call.v_scales, call.gathered, call.shared},
+      plan, threads, scratch);
   if (call.options.weights) copy_chosen(options.weights, call.options);
 }
 

@@ -23,6 +23,22 @@ ATTN_COLD T sum_of_masked_rows(const AttentionProblem<T>& problem, const RowStat
   return static_cast<T>(rows) / static_cast<T>(keys.end - keys.begin);
 }
 
+/// Sets the column sums of `keys`, for all heads of a key/value head, to what fully masked queries
+/// add.
+template <class T>
+ATTN_COLD void start_column_sums(const AttentionProblem<T>& problem, const RowState<T>* states,
+                                 index_t b, index_t kv_head, KeyRange keys) {
+  const KeyRange unpadded = problem.unpadded_keys(b);
+  const index_t heads = problem.heads_per_kv_head;
+  for (index_t h = kv_head * heads; h < (kv_head + 1) * heads; ++h) {
+    const T masked = sum_of_masked_rows(problem, states, b, h);
+    for (index_t j = keys.begin; j < keys.end; ++j) {
+      const bool is_unpadded = j >= unpadded.begin && j < unpadded.end;
+      problem.options.column_sums(b, h, j) = is_unpadded ? masked : T{0};
+    }
+  }
+}
+
 /// Computes max_logits from the states of all rows.
 template <class T>
 ATTN_COLD void take_max_logits(const AttentionProblem<T>& problem, const RowState<T>* states) {

@@ -34,6 +34,7 @@ struct AttentionPlan {
   index_t rows_per_task = 0;   ///< queries, of all heads that share keys
   index_t heads_per_task = 1;  ///< key/value heads, which take blocks of keys in turn
   index_t tasks = 0;           ///< blocks of rows, and splits of keys, of the whole batch
+  index_t shared_tasks = 0;    ///< the first of them, of splits whose keys batch rows share
   index_t kv_splits = 0;       ///< splits of keys, merged at the end
   index_t max_rows = 0, max_block_kv = 0;  ///< of any task
   bool packs_keys = false;                 ///< some sequence takes the tiled path
@@ -60,13 +61,15 @@ struct AttentionPlan {
       max_block_kv = (std::max)(max_block_kv, tiling.block_kv);
       packs_keys = packs_keys || !tiling.decode;
       kv_splits += kv_heads * tiling.stored_splits();
+      if (b == 0 && tiling.shared_splits > 0)
+        shared_tasks = kv_heads * tiling.shared_splits * tiling.batch_groups(batch);
     }
     if (detail::is_worth_threads(products * kv_heads *
                                  (problem.score_dim() + problem.head_dim_v()))) {
       concurrency = detail::worker_count(executor);
     }
     const auto count_tasks = [&] {
-      tasks = 0;
+      tasks = shared_tasks;
       for (index_t b = 0; b < batch; ++b) {
         tasks += tasks_of(detail::tiling_of(problem, b), kv_heads);
       }
@@ -85,6 +88,7 @@ struct AttentionPlan {
       if (max_rows > rows_per_task) count_tasks();
     }
     max_rows = (std::min)(max_rows, rows_per_task);
+    if (shared_tasks > 0) max_rows = (std::max)(max_rows, detail::kMaxDecodeRows);
     const AttentionOptions<T>& options = problem.options;
     if (options.average_weights && (!options.weights || options.weight_heads))
       scores_elements = size_of(problem.scores);

@@ -16,17 +16,19 @@ class QueryTiles {
   /// Copies the queries into scratch.q, unless all tiles can be read in place.
   QueryTiles(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
              const SequenceTiling& tiling, const ForwardScratch<T>& scratch,
-             const TaskRows<T>& rows, index_t b)
+             const TaskRows<T>& rows, const RowBlock& block)
       : problem_(problem),
         of_queries_(kernels.of_queries),
         rows_(rows),
         copies_(scratch.q),
-        b_(b),
+        b_(block.b),
+        rows_of_b_(block.joins_batch ? problem.heads_per_kv_head * problem.lengths(block.b).q_len
+                                     : (std::max)(block.num_rows, index_t{1})),
         tile_rows_(tiling.decode ? (std::max)(tiling.rows, index_t{1})
                                  : kernels.products.tile_rows),
         height_(tiling.decode ? round_up(tile_rows_, kDecodeRowsAtOnce) : tile_rows_),
         count_((rows.count() + tile_rows_ - 1) / tile_rows_),
-        stride_(rows.count() > 1 && !problem.widens_queries() ? query(rows[1]) - query(rows[0])
+        stride_(rows.count() > 1 && !problem.widens_queries() ? query(1) - query(0)
                                                               : problem.head_dim()) {
     // Reads in place where possible: always copying takes 1.01 times as long in attn_report
     // sdpa_short and sdpa_512. But the many rows of a decode step are read again for each key, and
@@ -46,16 +48,16 @@ class QueryTiles {
   index_t rows_from(index_t r) const { return (std::min)(rows_.count() - r, tile_rows_); }
 
   const T* tile(index_t t) const {
-    return has_copies_ ? copies_ + t * height_ * problem_.score_dim()
-                       : query(rows_[t * tile_rows_]);
+    return has_copies_ ? copies_ + t * height_ * problem_.score_dim() : query(t * tile_rows_);
   }
   /// Elements between the rows of a tile.
   index_t stride() const { return stride_; }
 
  private:
+  index_t batch_row(index_t r) const { return b_ + r / rows_of_b_; }
   /// Only for queries of type T.
-  const T* query(const QueryRow<T>& row) const {
-    return static_cast<const T*>(problem_.query(b_, row.h, row.i));
+  const T* query(index_t r) const {
+    return static_cast<const T*>(problem_.query(batch_row(r), rows_[r].h, rows_[r].i));
   }
 
   /// Whether queries fill whole tiles and the rows of each tile lie stride_ apart.
@@ -63,7 +65,7 @@ class QueryTiles {
     const index_t last = tile_rows_ - 1;
     if (height_ != tile_rows_ || rows_.count() != count_ * tile_rows_) return false;
     for (index_t r = 0; r < rows_.count(); r += tile_rows_) {
-      if (query(rows_[r + last]) != query(rows_[r]) + last * stride_) return false;
+      if (query(r + last) != query(r) + last * stride_) return false;
     }
     return true;
   }
@@ -77,9 +79,10 @@ class QueryTiles {
       const index_t num_rows = rows_from(r);
       for (index_t x = 0; x < num_rows; ++x, to += score_dim) {
         const QueryRow<T>& row = rows_[r + x];
-        of_queries_.widen_rows(1, d, {problem_.query(b_, row.h, row.i), 0}, to, 0);
+        const index_t b = batch_row(r + x);
+        of_queries_.widen_rows(1, d, {problem_.query(b, row.h, row.i), 0}, to, 0);
         if (problem_.options.qv) {
-          std::copy_n(problem_.query_of_values(b_, row.h, row.i), score_dim - d, to + d);
+          std::copy_n(problem_.query_of_values(b, row.h, row.i), score_dim - d, to + d);
         }
       }
       std::fill_n(to, (height_ - num_rows) * score_dim, T{0});
@@ -91,7 +94,9 @@ class QueryTiles {
   const ElementKernels<T>& of_queries_;
   const TaskRows<T>& rows_;
   T* copies_;
-  index_t b_, tile_rows_, height_, count_, stride_;
+  index_t b_;
+  index_t rows_of_b_;  ///< of one batch row
+  index_t tile_rows_, height_, count_, stride_;
   bool has_copies_ = false;
 };
 

@@ -39,7 +39,7 @@ struct ForwardTask {
         block(row_block),
         next(next_block),
         rows(call, row_block, worker_scratch.rows, !sequence.decode),
-        queries(call, call_kernels, sequence, worker_scratch, rows, row_block.b),
+        queries(call, call_kernels, sequence, worker_scratch, rows, row_block),
         changes_scores(detail::changes_scores(call)) {
     path_ = &(sequence.decode ? make_path<DecodePath<T>, T> : kernels.products.make_path)(
         path_memory_, *this);

@@ -13,6 +13,8 @@ namespace detail {
 /// head kv_head; the last row of a head is followed by the first of the next.
 struct RowBlock {
   index_t b, kv_head, first_row, num_rows;
+  /// The last row of the head is followed by the first of the same head of the next batch row.
+  bool joins_batch = false;
 };
 
 template <class T>
@@ -34,13 +36,15 @@ class TaskRows {
         trims_by_table_(has_table_ && trims_by_table),
         classifies_(problem.functors.classify != nullptr && !trims_by_table_) {
     if (count_ == 0) return;  // a packed sequence may have keys and no queries
-    index_t h = block.kv_head * problem.heads_per_kv_head + block.first_row / q_len_;
+    const index_t heads = problem.heads_per_kv_head;
+    index_t h = block.kv_head * heads + block.first_row / q_len_;
     index_t i = block.first_row % q_len_;
     KeyRange keys = problem.keys_seen(b_, i);
     for (index_t r = 0; r < count_; ++r) {
       if (!uniform_) keys = problem.keys_seen(b_, i);
       rows[r] = {h, i, keys, {kMinusInf<T>, T{0}}, T{0}};
       if (++i == q_len_) i = 0, ++h;
+      if (block.joins_batch && h == (block.kv_head + 1) * heads) h -= heads;
     }
   }
 

@@ -30,6 +30,8 @@ struct SequenceTiling {
   bool decode;        ///< the decode path, else the tiled one
   index_t kv_splits;  ///< splits of the keys, each a task (Flash-Decoding)
   index_t block_kv;   ///< keys of one block, a multiple of every panel's width
+  /// The first splits, whose keys all batch rows share: tasks of several batch rows sum them.
+  index_t shared_splits = 0;
 
   /// `never_split`: one split, whatever num_keys is.
   SequenceTiling(index_t num_rows, index_t heads_per_kv_head, index_t num_keys, bool never_split)
@@ -63,9 +65,14 @@ struct SequenceTiling {
     return heads_per_kv_head > 1 || kv_len > kMaxBlockKV ? kMaxDecodeRows : kMaxRowsOfOneBlock;
   }
 
-  /// Number of tasks of one key/value head.
+  /// Number of tasks of one key/value head, without those of shared splits.
   index_t tasks(index_t rows_per_task) const {
-    return kv_splits > 1 ? kv_splits : (rows + rows_per_task - 1) / rows_per_task;
+    return kv_splits > 1 ? kv_splits - shared_splits : (rows + rows_per_task - 1) / rows_per_task;
+  }
+  /// Number of groups of batch rows whose rows together are at most kMaxDecodeRows.
+  index_t batch_groups(index_t batch) const {
+    const index_t at_once = kMaxDecodeRows / rows;
+    return (batch + at_once - 1) / at_once;
   }
   /// Number of splits of one key/value head whose results are stored and merged: 0 if there is only
   /// one.
@@ -85,8 +92,13 @@ template <class T>
 SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
   const SequenceLengths lengths = problem.lengths(b);
   // A prob functor needs final weights, which a single split does not have.
-  return {problem.heads_per_kv_head * lengths.q_len, problem.heads_per_kv_head, lengths.kv_len,
-          static_cast<bool>(problem.functors.prob)};
+  SequenceTiling tiling(problem.heads_per_kv_head * lengths.q_len, problem.heads_per_kv_head,
+                        lengths.kv_len, static_cast<bool>(problem.functors.prob));
+  if (problem.shared.length > 0 && tiling.kv_splits > 1 && problem.scores_alike() &&
+      tiling.rows <= kMaxDecodeRows / 2) {
+    tiling.shared_splits = problem.shared.length / SequenceTiling::kSplitKV;
+  }
+  return tiling;
 }
 
 }  // namespace detail

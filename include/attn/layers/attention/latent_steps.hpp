@@ -88,22 +88,31 @@ void check_latent_call(const LatentAttentionOptions& o, const TensorView3<const 
 template <class T>
 void read_cached(const KvCache<T>& cache, bool keys, const TensorView3<T>& to,
                  const Execution& execution) {
+  const KvStorage& held = cache.storage();
+  const index_t shared = held.shared(), size = cache.size();
+  const KvRow kind = keys ? KvRow::key : KvRow::value;
+  const KvRow scale = keys ? KvRow::key_scale : KvRow::value_scale;
   with_cache_element<T>(*cache.options().element, [&]<class E>(E) {
-    const TensorView4<const E> all = keys ? cache.template keys<E>() : cache.template values<E>();
-    const TensorView3<const E> from = all.select(1, 0);
-    if constexpr (std::same_as<E, std::int8_t>) {
-      const TensorView3<const T> scales = keys ? cache.key_scales() : cache.value_scales();
-      const index_t size = to.extent(1);
-      for_rows(execution.threads(), to.extent(0) * size, to.extent(2), [&](index_t row) {
-        const index_t b = row / size, j = row % size;
-        for (index_t i = 0; i < to.extent(2); ++i) {
-          to(b, j, i) =
-              static_cast<T>(scales(b, 0, j) * static_cast<Accumulator<T>>(from(b, j, i)));
-        }
-      });
-    } else {
-      convert(from, to, execution);
-    }
+    const auto read = [&](const TensorView3<const E>& from,
+                          [[maybe_unused]] const TensorView4<const T>& scales,
+                          const TensorView3<T>& part) {
+      if constexpr (std::same_as<E, std::int8_t>) {
+        const index_t n = part.extent(1);
+        for_rows(execution.threads(), part.extent(0) * n, part.extent(2), [&](index_t row) {
+          const index_t b = row / n, j = row % n;
+          for (index_t i = 0; i < part.extent(2); ++i) {
+            part(b, j, i) =
+                static_cast<T>(scales(b, 0, j, 0) * static_cast<Accumulator<T>>(from(b, j, i)));
+          }
+        });
+      } else {
+        convert(from, part, execution);
+      }
+    };
+    read(held.template shared_rows<E>(kind).select(1, 0), held.template shared_rows<T>(scale),
+         to.slice(1, 0, shared));
+    read(held.template last<E>(kind, size - shared).select(1, 0),
+         held.template last<T>(scale, size - shared), to.slice(1, shared, size));
   });
 }
 
