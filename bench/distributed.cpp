@@ -170,8 +170,8 @@ class RankStep {
 
   void step(const attn::Execution& execution) {
     tree_.add(comm_.rank(), gradients_.compute(execution, tokens_));
-    tree_.finish();
-    const double norm = attn::gradient_norm(gradients_.parameters(), execution);
+    tree_.finish(adamw_);
+    const double norm = adamw_.gradient_norm(execution);
     adamw_.step(gradients_.rate(), execution, attn::clip_factor(norm, 1));
   }
 

@@ -85,13 +85,13 @@ def tensor_time(m, net, tokens, ranks):
 
 
 def data_time(m, net, tokens, ranks):
-    """A step over `tokens` of a batch: sums of gradients, then all sums, then all parameters."""
+    """A step over `tokens` of a batch: sums of gradients, then all parameters."""
     weights = m.layers * m.layer_weights
     compute = 6 * weights * tokens / ranks / net.peak
     if ranks == 1:
         return compute
-    received = 3 * FLOAT * weights * (ranks - 1) / ranks
-    return compute + received / net.bandwidth + 3 * ranks * net.latency
+    received = 2 * FLOAT * weights * (ranks - 1) / ranks
+    return compute + received / net.bandwidth + 2 * ranks * net.latency
 
 
 def speedup(time, m, net, tokens, ranks):
@@ -120,7 +120,7 @@ def main():
              options.tokens),
             ("tensor parallel prefill", tensor_forward(m), tensor_time, 4096),
             ("tensor parallel decode", tensor_forward(m), tensor_time, 1),
-            ("data parallel step", 3 * m.layer_weights, data_time, options.tokens)]
+            ("data parallel step", 2 * m.layer_weights, data_time, options.tokens)]
     print("| scheme | tokens | KB per token and layer | speed of 8 ranks | of 64 ranks "
           "| below half from |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -80,9 +80,8 @@ class GptTraining {
       attn::backward(model_, logits_, saved_, gradients_);
       tree_.add(m, loss);
     }
-    const double loss = tree_.finish();
-    attn::clip_gradient_norm(parameters_, 1);
-    adam_.step(rate_.at(n));
+    const double loss = tree_.finish(adam_);
+    adam_.step(rate_.at(n), {}, attn::clip_factor(adam_.gradient_norm(), 1));
     return loss;
   }
 

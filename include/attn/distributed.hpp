@@ -14,6 +14,8 @@
 #include "attn/distributed/context_attention.hpp"   // attention over tokens on several ranks
 #include "attn/distributed/head_exchange.hpp"       // exchanges tokens for heads
 #include "attn/distributed/context_attention_backward.hpp"
+#include "attn/distributed/parameter_parts.hpp"     // a part of the parameters on each rank
+#include "attn/distributed/tree_stack.hpp"          // sums in a fixed binary tree
 #include "attn/distributed/gradient_tree.hpp"       // gradients of micro-batches, in a fixed order
 #include "attn/distributed/sharded_optimizer.hpp"   // a part of the state on each rank
 #include "attn/distributed/gathered_weight.hpp"     // products cut by outputs

@@ -50,10 +50,18 @@ struct DataParallelRun {
   /// After all gradients: whether the step was taken.
   bool update() {
     ++steps;
-    const double once = 1 / scale.factor(), norm = once * attn::gradient_norm(parameters);
+    const double once = 1 / scale.factor(), norm = once * gradient_norm();
     if (!scale.update(norm)) return false;
     adam.step(0.01, {.executor = &one}, once * attn::clip_factor(norm, 0.5));
     return true;
+  }
+
+  double gradient_norm() {
+    if constexpr (requires { adam.gradient_norm(); }) {
+      return adam.gradient_norm({.executor = &one});
+    } else {
+      return attn::gradient_norm(parameters);
+    }
   }
 
   void save(const std::filesystem::path& path) {
@@ -120,7 +128,7 @@ inline double step_together(DataParallelRun<attn::ShardedOptimizer<attn::Adam<fl
   attn::clear_gradients(run.parameters);
   const auto [begin, end] = tree.micro_batches();
   for (attn::index_t n = begin; n < end; ++n) tree.add(n, run.add_gradients(batch, n));
-  const double loss = tree.finish();
+  const double loss = tree.finish(run.adam);
   run.update();
   return loss;
 }

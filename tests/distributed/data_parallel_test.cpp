@@ -119,6 +119,55 @@ TEST(DistributedTraining, EachOptimizerHasTheBitsOfOneProcess) {
   expect_same_steps<attn::Sgd<double>>({});
 }
 
+TEST(DistributedTraining, TheNormNeedsOnlyTheGradientsOfEachPart) {
+  DrawnParameters<float> alone;
+  const double expected = attn::gradient_norm(alone.parameters);
+  for (int ranks : {1, 2, 3, 4, 7}) {
+    SCOPED_TRACE(ranks);
+    attn::run_local_ranks(
+        ranks,
+        [&](Communicator& comm) {
+          DrawnParameters<float> drawn;
+          const index_t share = (20138 + ranks - 1) / ranks;
+          for (index_t n = 0; n < 20138; ++n) {
+            if (n / share != comm.rank()) drawn.gradients[std::size_t(n)] = std::nanf("");
+          }
+          ShardedOptimizer<attn::Sgd<float>> sharded(comm, drawn.parameters);
+          EXPECT_EQ(sharded.gradient_norm(), expected);
+          EXPECT_EQ(sharded.gradient_norm(), expected);
+        },
+        60s);
+  }
+}
+
+TEST(DistributedTraining, TheTreeRefusesAnOptimizerOfOtherParameters) {
+  attn::run_local_ranks(
+      2,
+      [](Communicator& comm) {
+        DrawnParameters<float> drawn;
+        ShardedOptimizer<attn::Sgd<float>> whole(comm, drawn.parameters);
+        attn::GradientTree<float> tree(comm, drawn.parameters, 2);
+        drawn.parameters.pop_back();
+        ShardedOptimizer<attn::Sgd<float>> fewer(comm, drawn.parameters);
+        tree.add(comm.rank());
+        const std::string text =
+            "[GradientTree::finish] optimizer must have the tree's communicator and parameters; "
+            "found others.";
+        EXPECT_EQ(error_of<attn::ValueError>([&] { tree.finish(fewer); }), text);
+        EXPECT_EQ(error_of<attn::ValueError>([&] {
+                    if (comm.rank() == 0) {
+                      tree.finish(whole);
+                    } else {
+                      tree.finish();
+                    }
+                  }),
+                  "[GradientTree::finish] whether an optimizer is given must be the same on every "
+                  "rank; found 1 on rank 0, 0 on rank 1.");
+        tree.finish(whole);  // of the same step
+      },
+      60s);
+}
+
 TEST(DistributedTraining, RefusesWhatDiffersBetweenRanks) {
   attn::run_local_ranks(
       2,

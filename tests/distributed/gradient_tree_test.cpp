@@ -81,6 +81,38 @@ TEST(DistributedGradientTree, HasTheBitsOfOneProcess) {
   }
 }
 
+/// Parts of several messages, the last of another size; with an optimizer, only a part is summed.
+TEST(DistributedGradientTree, AddsLongParameters) {
+  constexpr index_t kSize = 300'001, kCount = 5;
+  const auto element = [](index_t n, index_t k) {
+    return std::ldexp(static_cast<float>((k * 7919 + n * 104729) % 10007), static_cast<int>(n));
+  };
+  for (const bool gathers : {true, false}) {
+    run_local_ranks(
+        3,
+        [&](Communicator& comm) {
+          Gradient value(kSize), memory(kSize);
+          const std::vector<TrainedParameter<float>> parameters{
+              {.name = "w", .value = value.data(), .gradient = memory.data(), .size = kSize}};
+          GradientTree<float> tree(comm, parameters, kCount);
+          const ShardedOptimizer<Sgd<float>> optimizer(comm, parameters);
+          for (index_t n = tree.micro_batches().begin; n < tree.micro_batches().end; ++n) {
+            for (index_t k = 0; k < kSize; ++k) memory[std::size_t(k)] = element(n, k);
+            tree.add(n, static_cast<double>(n));
+          }
+          EXPECT_EQ(gathers ? tree.finish() : tree.finish(optimizer), 10);
+          index_t wrong = 0;
+          for (index_t k = 0; k < kSize; ++k) {
+            if (!gathers && k / 100'001 != comm.rank()) continue;
+            const float left = (element(0, k) + element(1, k)) + (element(2, k) + element(3, k));
+            if (memory[std::size_t(k)] != left + element(4, k)) ++wrong;
+          }
+          EXPECT_EQ(wrong, 0);
+        },
+        20s);
+  }
+}
+
 TEST(DistributedGradientTree, RefusesWrongArguments) {
   Gradient memory(7 + 1 + 130);
   const auto parameters = parameters_in(memory);

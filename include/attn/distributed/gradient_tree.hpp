@@ -6,69 +6,13 @@
 #include <vector>
 
 #include "attn/core/buffer.hpp"
-#include "attn/distributed/agreement.hpp"
-#include "attn/distributed/context_layout.hpp"
-#include "attn/train/parameters.hpp"
+#include "attn/distributed/parameter_parts.hpp"
+#include "attn/distributed/tree_stack.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
-namespace detail {
-
-/// A node of the tree: the sum of micro-batches [index << level, (index + 1) << level), without
-/// those past the last one.
-struct TreeNode {
-  index_t level, index;
-
-  bool is_left_of(const TreeNode& other) const {
-    return level == other.level && index % 2 == 0 && other.index == index + 1;
-  }
-};
-
-/// Nodes in order; two adjacent siblings are replaced by their parent.
-template <class Sum>
-struct TreeStack {
-  struct Entry {
-    TreeNode node;
-    Sum sum;
-  };
-  index_t count;  ///< micro-batches of the tree
-  std::vector<Entry> entries = {};
-
-  /// add(left, right): left += right.
-  template <class Add>
-  void push(const TreeNode& node, Sum sum, Add add) {
-    entries.push_back({node, std::move(sum)});
-    for (;;) {
-      TreeNode& last = entries.back().node;
-      // A left node without a right sibling becomes its own parent.
-      while (last.index > 0 && last.index % 2 == 0 && (last.index + 1) << last.level >= count) {
-        last = {last.level + 1, last.index / 2};
-      }
-      if (entries.size() < 2) return;
-      Entry& left = entries[entries.size() - 2];
-      if (!left.node.is_left_of(last)) return;
-      add(left.sum, entries.back().sum);
-      left.node = {last.level + 1, last.index / 2};
-      entries.pop_back();
-    }
-  }
-};
-
-/// Adds the number and sizes of the parameters.
-template <class T>
-void add_sizes(AgreedFields& fields, const std::vector<TrainedParameter<T>>& parameters) {
-  std::vector<index_t> sizes;
-  index_t sum = 0;
-  for (const TrainedParameter<T>& parameter : parameters) {
-    sizes.push_back(parameter.size);
-    sum += parameter.size;
-  }
-  fields.add("the number of parameters", static_cast<index_t>(parameters.size()));
-  fields.add("the number of elements", sum);
-  fields.add("the sizes of the parameters", TensorView1<const index_t>(sizes));
-}
-
-}  // namespace detail
+template <class Optimizer>
+class ShardedOptimizer;
 
 /// Adds the gradients of micro-batches 0 .. count - 1 in a fixed binary tree: 0 + 1, 2 + 3, then
 /// these pairs. Each rank computes a range of the micro-batches. The sums have the bits of one
@@ -83,9 +27,10 @@ void add_sizes(AgreedFields& fields, const std::vector<TrainedParameter<T>>& par
 ///   loss = tree.finish();
 ///   optimizer.step(..);
 ///
-/// Scale each loss by 1 / count for the mean. Stores a copy of all gradients for each level of the
-/// tree. Communication: each rank adds its share of the elements over all ranks, then every rank
-/// gathers all shares.
+/// Scale each loss by 1 / count for the mean. Stores a copy of all gradients for each sum that
+/// waits for a later micro-batch of its rank, none for one micro-batch per rank. Communication:
+/// each rank receives the sums of the others for its part of the elements, and adds them; finish()
+/// without an optimizer then gathers all parts.
 template <class T>
 class GradientTree {
  public:
@@ -93,29 +38,32 @@ class GradientTree {
   /// gradients. Throws ValueError for count below 1, and on every rank if ranks differ.
   GradientTree(Communicator& communicator, const std::vector<TrainedParameter<T>>& parameters,
                index_t count)
-      : communicator_(communicator), stack_{count} {
+      : communicator_(communicator), parts_(parameters, communicator.size()), stack_{count} {
     detail::agree(communicator, "GradientTree", [&] {
       if (count < 1) {
         throw ValueError(message("GradientTree", "count", "be at least 1", to_string(count)));
       }
       for (const TrainedParameter<T>& parameter : parameters) {
         gradients_.push_back({parameter.gradient, {parameter.size}});
-        size_ += parameter.size;
       }
       detail::AgreedFields fields;
       fields.add("count", count);
       detail::add_sizes(fields, parameters);
       return fields;
     });
-    share_ = (size_ + communicator.size() - 1) / communicator.size();
+    for (int rank = 0; rank < communicator.size(); ++rank) {
+      blocks_.push_back(parts_.ranges_of(rank, kBlock));
+      add_nodes_of(rank);
+    }
     next_ = micro_batches().begin;
   }
 
   /// The micro-batches of this rank.
   IndexRange micro_batches() const { return micro_batches_of(communicator_.rank()); }
 
-  /// Takes over the gradients of micro-batch n, and its loss, and sets the gradients to 0. Throws
-  /// ValueError unless this rank adds its micro-batches in order.
+  /// Takes over the gradients of micro-batch n, and its loss. Sets the gradients to 0 for the next
+  /// one; after the last one, they are sums of this rank, which must not change until finish().
+  /// Throws ValueError unless this rank adds its micro-batches in order.
   void add(index_t n, double loss = 0) {
     if (n != next_ || n >= micro_batches().end) {
       throw ValueError(message("GradientTree::add", "n",
@@ -124,16 +72,19 @@ class GradientTree {
                                    : "not be given: all micro-batches of this rank were added",
                                to_string(n)));
     }
-    ++next_;
+    const bool is_last = ++next_ == micro_batches().end;
     losses_.push_back(loss);
-    // Padded with zeros, so that every rank has a share of the same size.
-    auto sum = Buffer<T>::zeros(share_ * communicator_.size());
-    T* to = sum.data();
-    for (const TensorView1<T>& gradient : gradients_) {
-      to = std::copy_n(gradient.data(), gradient.size(), to);
-      std::fill_n(gradient.data(), gradient.size(), T{0});
-    }
-    stack_.push({0, n}, std::move(sum), add_to);
+    stack_.push({0, n}, Sum(),
+                [&](Sum& left, Sum& right) { add_to(left, std::move(right), is_last); });
+    Sum& last = stack_.entries.back().sum;
+    if (is_last || !is_in_gradients(last)) return;
+    if (spare_.empty()) spare_.emplace_back(parts_.size());
+    last = std::move(spare_.back());
+    spare_.pop_back();
+    each_gradient(last, [](T* sum, T* gradient, index_t size) {
+      std::copy_n(gradient, size, sum);
+      std::fill_n(gradient, size, T{0});
+    });
   }
 
   /// Sets the gradients of every rank to the sum over all micro-batches, and returns the sum of
@@ -141,27 +92,65 @@ class GradientTree {
   /// step. Throws ValueError on every rank if a micro-batch is missing on one; add it and call
   /// finish() again.
   double finish() {
-    detail::agree(communicator_, "GradientTree::finish", [&] {
-      if (next_ != micro_batches().end) {
-        throw ValueError(message("GradientTree::finish", "all micro-batches of this rank",
-                                 "have been added", to_string(next_) + " as the next one"));
-      }
-      return detail::AgreedFields();
-    });
-    double loss = 0;
-    detail::run_or_fail(communicator_, [&] {
-      set_sums();
-      loss = sum_losses();
-    });
-    stack_.entries.clear();
-    losses_.clear();
-    next_ = micro_batches().begin;
-    return loss;
+    return finish([] {}, true);
+  }
+
+  /// Sets only the gradients of this rank's part of the optimizer; the others are unspecified. The
+  /// optimizer's gradient_norm() and step() need no others, and no other function may read them.
+  /// Throws ValueError on every rank if the optimizer has other parameters or another communicator.
+  template <class Optimizer>
+  double finish(const ShardedOptimizer<Optimizer>& optimizer) {
+    return finish([&] { check_optimizer(optimizer.communicator(), optimizer.parameters()); },
+                  false);
   }
 
  private:
-  static void add_to(Buffer<T>& sum, const Buffer<T>& x) {
-    for (index_t n = 0; n < sum.size(); ++n) sum.data()[n] += x.data()[n];
+  /// Elements of one message, which fit a core's cache: sums are added block by block.
+  static constexpr index_t kBlock = index_t{1} << 16;
+
+  /// A sum over micro-batches: elements of all parameters, or empty if the gradients are the sum.
+  using Sum = Buffer<T>;
+  static bool is_in_gradients(const Sum& sum) { return sum.size() == 0; }
+
+  /// A sum that a rank has after its last micro-batch.
+  struct RankNode {
+    int rank;
+    detail::TreeNode node;
+  };
+
+  /// The messages of one block of each rank's part.
+  struct Exchange {
+    detail::Requests sends, receives;
+    Buffer<T> received;  ///< a block for each of nodes_
+  };
+
+  /// Calls f(sum, gradient, size) for the elements of each parameter.
+  template <class F>
+  void each_gradient(const Sum& sum, F f) {
+    for (std::size_t n = 0; n < gradients_.size(); ++n) {
+      f(sum.data() + parts_.begin(n), gradients_[n].data(), gradients_[n].size());
+    }
+  }
+
+  /// left += right, which may be the gradients. After the last micro-batch they are right, and the
+  /// sum replaces them.
+  void add_to(Sum& left, Sum right, bool is_last) {
+    if (!is_in_gradients(right)) {
+      add_elements(left.data(), right.data(), left.size());
+      spare_.push_back(std::move(right));
+    } else if (is_last) {
+      each_gradient(
+          left, [](const T* sum, T* gradient, index_t size) { add_elements(gradient, sum, size); });
+      spare_.push_back(std::move(left));
+    } else {
+      each_gradient(left, [](T* sum, T* gradient, index_t size) {
+        add_elements(sum, gradient, size);
+        std::fill_n(gradient, size, T{0});
+      });
+    }
+  }
+  static void add_elements(T* sum, const T* x, index_t size) {
+    for (index_t n = 0; n < size; ++n) sum[n] += x[n];
   }
 
   IndexRange micro_batches_of(index_t rank) const {
@@ -169,26 +158,57 @@ class GradientTree {
     return {stack_.count * rank / ranks, stack_.count * (rank + 1) / ranks};
   }
 
-  /// The nodes that a rank has after its last micro-batch.
-  std::vector<detail::TreeNode> nodes_of(int rank) const {
+  void add_nodes_of(int rank) {
     struct Nothing {};
     detail::TreeStack<Nothing> stack{stack_.count};
     for (index_t n = micro_batches_of(rank).begin; n < micro_batches_of(rank).end; ++n) {
       stack.push({0, n}, {}, [](Nothing&, const Nothing&) {});
     }
-    std::vector<detail::TreeNode> nodes;
-    for (const auto& entry : stack.entries) nodes.push_back(entry.node);
-    return nodes;
+    for (const auto& entry : stack.entries) nodes_.push_back({rank, entry.node});
   }
 
-  void set_sums() {
-    Buffer<T> own = add_share(), all(share_ * communicator_.size());
-    communicator_.all_gather(detail::bytes_of(own), detail::bytes_of(all));
-    const T* from = all.data();
-    for (const TensorView1<T>& gradient : gradients_) {
-      std::copy_n(from, gradient.size(), gradient.data());
-      from += gradient.size();
+  void check_optimizer(const Communicator& communicator,
+                       const std::vector<TrainedParameter<T>>& parameters) const {
+    const auto is_own = [](const TrainedParameter<T>& parameter, const TensorView1<T>& gradient) {
+      return parameter.gradient == gradient.data() && parameter.size == gradient.size();
+    };
+    if (&communicator == &communicator_ &&
+        std::equal(parameters.begin(), parameters.end(), gradients_.begin(), gradients_.end(),
+                   is_own)) {
+      return;
     }
+    throw ValueError(message("GradientTree::finish", "optimizer",
+                             "have the tree's communicator and parameters", "others"));
+  }
+
+  template <class Check>
+  double finish(const Check& check, bool gathers) {
+    detail::agree(communicator_, "GradientTree::finish", [&] {
+      check();
+      if (next_ != micro_batches().end) {
+        throw ValueError(message("GradientTree::finish", "all micro-batches of this rank",
+                                 "have been added", to_string(next_) + " as the next one"));
+      }
+      detail::AgreedFields fields;
+      fields.add("whether an optimizer is given", index_t{gathers ? 0 : 1});
+      return fields;
+    });
+    double loss = 0;
+    detail::run_or_fail(communicator_, [&] {
+      add_part();
+      if (gathers) {
+        detail::gather_parts(communicator_, parts_,
+                             [&](std::size_t n) { return gradients_[n].data(); });
+      }
+      loss = sum_losses();
+    });
+    for (auto& entry : stack_.entries) {
+      if (!is_in_gradients(entry.sum)) spare_.push_back(std::move(entry.sum));
+    }
+    stack_.entries.clear();
+    losses_.clear();
+    next_ = micro_batches().begin;
+    return loss;
   }
 
   /// In the order of micro-batches.
@@ -208,33 +228,80 @@ class GradientTree {
     return sum;
   }
 
-  /// This rank's share of the elements, added over all ranks.
-  Buffer<T> add_share() {
-    std::vector<std::unique_ptr<Request>> requests;
-    for (auto& entry : stack_.entries) {
-      for (int to = 0; to < communicator_.size(); ++to) {
-        requests.push_back(
-            communicator_.send(to, std::as_bytes(std::span(entry.sum.data() + to * share_,
-                                                           static_cast<std::size_t>(share_)))));
-      }
+  /// Sets the gradients of this rank's part to the sums over all ranks. The messages of a block are
+  /// under way while the block before it is added.
+  void add_part() {
+    std::size_t blocks = 0;
+    for (const auto& of_rank : blocks_) blocks = (std::max)(blocks, of_rank.size());
+    for (std::size_t block = 0; block <= blocks; ++block) {
+      if (block < blocks) start(block, exchanges_[block % 2]);
+      if (block > 0) add_block(block - 1, exchanges_[(block - 1) % 2]);
     }
-    detail::TreeStack<Buffer<T>> shares{stack_.count};
-    for (int from = 0; from < communicator_.size(); ++from) {
-      for (const detail::TreeNode& node : nodes_of(from)) {
-        Buffer<T> share(share_);
-        communicator_.receive(from, detail::bytes_of(share))->wait();
-        shares.push(node, std::move(share), add_to);
+  }
+
+  void start(std::size_t block, Exchange& exchange) {
+    const index_t slots = static_cast<index_t>(nodes_.size());
+    if (exchange.received.size() == 0) exchange.received = Buffer<T>(slots * kBlock);
+    detail::each_peer(communicator_, [&](int to, int from) {
+      if (const detail::ParameterRange* range = block_of(to, block)) {
+        for (const auto& entry : stack_.entries) {
+          const std::span<T> elements(at(entry.sum, *range),
+                                      static_cast<std::size_t>(range->size()));
+          exchange.sends.push_back(communicator_.send(to, std::as_bytes(elements)));
+        }
       }
+      const detail::ParameterRange* own = block_of(communicator_.rank(), block);
+      for (index_t slot = 0; own != nullptr && slot < slots; ++slot) {
+        if (nodes_[static_cast<std::size_t>(slot)].rank != from) continue;
+        const std::span<T> elements(exchange.received.data() + slot * kBlock,
+                                    static_cast<std::size_t>(own->size()));
+        exchange.receives.push_back(communicator_.receive(from, std::as_writable_bytes(elements)));
+      }
+    });
+  }
+
+  void add_block(std::size_t block, Exchange& exchange) {
+    detail::wait_for(exchange.receives);
+    if (const detail::ParameterRange* range = block_of(communicator_.rank(), block)) {
+      detail::TreeStack<T*> sums{stack_.count};
+      auto own = stack_.entries.begin();
+      T* received = exchange.received.data();
+      for (const RankNode& node : nodes_) {
+        const bool is_own = node.rank == communicator_.rank();
+        sums.push(node.node, is_own ? at((own++)->sum, *range) : received,
+                  [&](T* left, const T* right) { add_elements(left, right, range->size()); });
+        received += kBlock;
+      }
+      const T* sum = sums.entries.front().sum;
+      T* const gradient = at({}, *range);
+      if (sum != gradient) std::copy_n(sum, range->size(), gradient);
     }
-    for (const auto& request : requests) request->wait();
-    return std::move(shares.entries.front().sum);
+    detail::wait_for(exchange.sends);
+    exchange.receives.clear();
+    exchange.sends.clear();
+  }
+
+  /// nullptr if the part of `rank` has fewer blocks.
+  const detail::ParameterRange* block_of(int rank, std::size_t block) const {
+    const auto& blocks = blocks_[static_cast<std::size_t>(rank)];
+    return block < blocks.size() ? &blocks[block] : nullptr;
+  }
+  T* at(const Sum& sum, const detail::ParameterRange& range) const {
+    T* const begin = is_in_gradients(sum) ? gradients_[range.parameter].data()
+                                          : sum.data() + parts_.begin(range.parameter);
+    return begin + range.range.begin;
   }
 
   Communicator& communicator_;
+  detail::ParameterParts parts_;
   std::vector<TensorView1<T>> gradients_;
-  std::vector<double> losses_;  ///< of this rank's micro-batches
-  index_t size_ = 0, share_ = 0, next_ = 0;
-  detail::TreeStack<Buffer<T>> stack_;
+  std::vector<std::vector<detail::ParameterRange>> blocks_;  ///< of each rank's part
+  std::vector<RankNode> nodes_;                              ///< of all ranks, in order
+  std::vector<double> losses_;                               ///< of this rank's micro-batches
+  index_t next_ = 0;
+  detail::TreeStack<Sum> stack_;
+  std::vector<Sum> spare_;  ///< kept for the next step
+  std::array<Exchange, 2> exchanges_;
 };
 
 ATTN_NAMESPACE_END

@@ -2,24 +2,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
+#include <cmath>
 #include <memory>
+#include <span>
 #include <vector>
 
-#include "attn/distributed/gradient_tree.hpp"
+#include "attn/distributed/parameter_parts.hpp"
+#include "attn/train/clipping.hpp"
 #include "attn/train/optimizer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 /// Adam or Sgd on several ranks, with the bits of one process. The elements of all parameters, one
 /// parameter after another, are cut into a part of equal size per rank. A rank stores the
-/// optimizer's state of its part and updates this part, which it then broadcasts. Gradients are
-/// those of GradientTree, equal on every rank.
+/// optimizer's state of its part and updates this part, which it then sends to all. A rank needs
+/// the gradients of its part alone, which GradientTree sums.
 ///
 ///   ShardedOptimizer<Adam<float>> adam(comm, parameters, {.decoupled = true});
 ///   ..
-///   tree.finish();
-///   adam.step(rate, {}, clip_factor(gradient_norm(parameters), 1));
+///   tree.finish(adam);
+///   adam.step(rate, {}, clip_factor(adam.gradient_norm(), 1));
 ///
 /// Checkpoints: attn/distributed/sharded_checkpoint.hpp. Source: Rajbhandari et al., "ZeRO: Memory
 /// Optimizations Toward Training Trillion Parameter Models" (2020), section 5.1.
@@ -33,14 +35,12 @@ class ShardedOptimizer {
   /// the parameters' sizes differ between ranks.
   ShardedOptimizer(Communicator& communicator, std::vector<TrainedParameter<Element>> parameters,
                    const typename Optimizer::Options& options = {})
-      : communicator_(communicator), parameters_(std::move(parameters)) {
+      : communicator_(communicator),
+        parameters_(std::move(parameters)),
+        parts_(parameters_, communicator.size()) {
     detail::agree(communicator, "ShardedOptimizer", [&] {
       detail::AgreedFields fields;
       detail::add_sizes(fields, parameters_);
-      for (const TrainedParameter<Element>& parameter : parameters_) {
-        begins_.push_back(size_);
-        size_ += parameter.size;
-      }
       optimizer_ = std::make_unique<Optimizer>(own_parts(), options);
       index_t states = 0;
       optimizer_->visit_state([&](const std::string&, const auto&) { ++states; });
@@ -50,8 +50,24 @@ class ShardedOptimizer {
   }
 
   Communicator& communicator() const { return communicator_; }
+  const std::vector<TrainedParameter<Element>>& parameters() const { return parameters_; }
   index_t steps() const { return optimizer_->steps(); }
   void set_steps(index_t steps) { optimizer_->set_steps(steps); }
+
+  /// The norm of all gradients with the bits of the function gradient_norm(). Every rank calls it
+  /// and reads the gradients of its part; it may overwrite gradients outside its part.
+  double gradient_norm(const Execution& execution = {}) {
+    const auto none = [] { return detail::AgreedFields(); };
+    detail::agree(communicator_, "ShardedOptimizer::gradient_norm", none);
+    std::vector<double> sums;  // of all chunks
+    detail::run_or_fail(communicator_, [&] {
+      complete_chunks();
+      sums = sum_chunks(execution);
+    });
+    double sum = 0;
+    for (const double chunk : sums) sum += chunk;
+    return std::sqrt(sum);
+  }
 
   /// One step of Optimizer on every rank. Throws what its step() throws, and ValueError on every
   /// rank if arguments or the number of steps differ.
@@ -66,15 +82,10 @@ class ShardedOptimizer {
     });
     detail::run_or_fail(communicator_, [&] {
       optimizer_->step(learning_rate, execution, gradient_scale);
-      for (std::size_t n = 0; n < parameters_.size(); ++n) {
-        for (int rank = 0; rank < communicator_.size(); ++rank) {
-          const IndexRange part = part_of(rank, n);
-          if (part.begin == part.end) continue;
-          const std::span<Element> elements(parameters_[n].value + part.begin,
-                                            static_cast<std::size_t>(part.end - part.begin));
-          communicator_.broadcast(rank, std::as_writable_bytes(elements));
-        }
-        if (parameters_[n].publish) parameters_[n].publish(execution);
+      detail::gather_parts(communicator_, parts_,
+                           [&](std::size_t n) { return parameters_[n].value; });
+      for (const TrainedParameter<Element>& parameter : parameters_) {
+        if (parameter.publish) parameter.publish(execution);
       }
     });
   }
@@ -93,24 +104,69 @@ class ShardedOptimizer {
   void visit_parts(const F& f) {
     optimizer_->each_state([&](std::size_t n, const std::string& name, const auto& view) {
       f(
-          name, parameters_[n].size, [&, n](int rank) { return part_of(rank, n); }, view);
+          name, parameters_[n].size, [&, n](int rank) { return parts_.part_of(rank, n); }, view);
     });
   }
 
  private:
-  /// The elements of parameter n that a rank updates.
-  IndexRange part_of(int rank, std::size_t n) const {
-    const index_t ranks = communicator_.size(), share = (size_ + ranks - 1) / ranks;
-    const auto within = [&](index_t element) {
-      return std::clamp(element - begins_[n], index_t{0}, parameters_[n].size);
-    };
-    return {within(rank * share), within((rank + 1) * share)};
+  /// The chunks of gradient_norm() in parameter n whose first element is in the part of `rank`.
+  IndexRange chunks_of(int rank, std::size_t n) const {
+    const auto [begin, end] = parts_.part_of(rank, n);
+    return {detail::update_chunks(begin), detail::update_chunks(end)};
+  }
+
+  /// The elements in the part of `from` that complete the last chunk of `to`.
+  std::span<std::byte> completion(int to, int from, std::size_t n) const {
+    const auto [first, last] = chunks_of(to, n);
+    if (first == last) return {};
+    const auto [begin, end] = parts_.part_of(from, n);
+    const index_t from_element = (std::max)(begin, parts_.part_of(to, n).end);
+    const index_t size = (std::min)(end, last * detail::kUpdateChunk) - from_element;
+    if (size <= 0) return {};
+    return std::as_writable_bytes(
+        std::span(parameters_[n].gradient + from_element, static_cast<std::size_t>(size)));
+  }
+
+  /// Receives the elements of this rank's chunks that are in the parts of later ranks.
+  void complete_chunks() {
+    detail::Requests requests;
+    detail::each_peer(communicator_, [&](int to, int from) {
+      for (std::size_t n = 0; n < parameters_.size(); ++n) {
+        const auto own = completion(to, communicator_.rank(), n);
+        const auto other = completion(communicator_.rank(), from, n);
+        if (!own.empty()) requests.push_back(communicator_.send(to, own));
+        if (!other.empty()) requests.push_back(communicator_.receive(from, other));
+      }
+    });
+    detail::wait_for(requests);
+  }
+
+  /// The sums of squares of all chunks, in order.
+  std::vector<double> sum_chunks(const Execution& execution) {
+    std::vector<double> sums;
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      const std::size_t begin = sums.size();
+      for (std::size_t n = 0; n < parameters_.size(); ++n) {
+        const auto [first, last] = chunks_of(rank, n);
+        const std::size_t at = sums.size();
+        sums.resize(at + static_cast<std::size_t>(last - first));
+        if (rank != communicator_.rank() || first == last) continue;
+        const index_t element = first * detail::kUpdateChunk,
+                      end = (std::min)(last * detail::kUpdateChunk, parameters_[n].size);
+        detail::backend<family::Optimizers, Element>(execution).square_sums(
+            {.n = end - element, .x = parameters_[n].gradient + element, .sums = sums.data() + at},
+            execution);
+      }
+      if (sums.size() == begin) continue;
+      communicator_.broadcast(rank, std::as_writable_bytes(std::span(sums).subspan(begin)));
+    }
+    return sums;
   }
 
   std::vector<TrainedParameter<Element>> own_parts() const {
     std::vector<TrainedParameter<Element>> parts = parameters_;
     for (std::size_t n = 0; n < parts.size(); ++n) {
-      const IndexRange part = part_of(communicator_.rank(), n);
+      const IndexRange part = parts_.part_of(communicator_.rank(), n);
       parts[n].value += part.begin;
       parts[n].gradient += part.begin;
       parts[n].size = part.end - part.begin;
@@ -121,8 +177,7 @@ class ShardedOptimizer {
 
   Communicator& communicator_;
   std::vector<TrainedParameter<Element>> parameters_;
-  std::vector<index_t> begins_;  ///< of each parameter, among the elements of all
-  index_t size_ = 0;             ///< elements of all parameters
+  detail::ParameterParts parts_;
   std::unique_ptr<Optimizer> optimizer_;
 };
 
