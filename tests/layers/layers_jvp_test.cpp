@@ -245,6 +245,13 @@ TEST(LayersJvp, RefusesByName) {
                        "tangents"));
   EXPECT_TRUE(contains(
       error_of<attn::ShapeError>([&] { attn::jvp(stack, stack, x, narrow, out, d_out); }), "d_x"));
+  auto tangents = attn::gradients_of(stack);
+  tangents.layers[0].feed_forward.linear2.weight = attn::Tensor2<double>({8, 9});
+  x.fill(7);
+  EXPECT_TRUE(
+      contains(error_of<attn::ShapeError>([&] { attn::jvp(stack, tangents, x, x, x, d_out); }),
+               "[Encoder] tangents.layers.0.linear2.weight must have shape (8, 8); found (8, 9)"));
+  EXPECT_EQ(x(0, 0, 0), 7);
 }
 
 }  // namespace
