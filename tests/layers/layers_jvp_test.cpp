@@ -1,6 +1,7 @@
 // Tangents of layers against central differences and backward, with random options.
 #include <gtest/gtest.h>
 
+#include "attn/layers/jvp/embedding_jvp.hpp"
 #include "attn/layers/jvp/encoder_jvp.hpp"
 #include "attn/layers/layer_stack_backward.hpp"
 
@@ -29,6 +30,7 @@ attn::MultiHeadAttentionOptions draw_attention(Random& random, attn::index_t hea
   o.sinks = random.chance(0.3);
   o.alibi = random.chance(0.3);
   if (random.chance(0.4)) o.rotary = attn::RotaryOptions{.max_positions = 32};
+  if (o.clip_qkv == 0 && !o.query_key_norm_of_all_heads) o.output_gate = random.chance(0.4);
   return o;
 }
 
@@ -82,7 +84,8 @@ TEST(LayersJvp, MultiHeadAttentionIsTheTransposeOfBackward) {
 
 attn::TransformerLayerOptions draw_layer(Random& random) {
   attn::TransformerLayerOptions o;
-  o.d_model = 12, o.nhead = 4, o.dim_feedforward = 20, o.dropout = 0;
+  o.d_model = 12, o.nhead = 4, o.dim_feedforward = 20;
+  o.dropout = random.pick<double>({0, 0.3});  // which jvp does not apply
   o.activation = random.pick<attn::Activation>(
       {attn::Activation::gelu, attn::Activation::silu, attn::Activation::gelu_tanh});
   o.norm_first = random.chance(0.6);
@@ -123,6 +126,7 @@ TEST(LayersJvp, EncoderIsTheTransposeOfBackward) {
     EXPECT_EQ(unlike(out, stack(x, options)), "");
     attn::jvp(stack, tangents, in_place, d_in_place, in_place, d_in_place, options);
     EXPECT_TRUE(std::ranges::equal(d_in_place.elements(), d_out.elements()));
+    for (auto& layer : stack.layers) layer.dropout = 0;
     attn::EncoderSaved<double> saved;
     TokenFeatures y(x.shape()), g_x(x.shape());
     attn::forward(stack, x, y, saved, options);
@@ -168,17 +172,67 @@ TEST(LayersJvp, EncoderLayerAgreesWithCentralDifferences) {
   }
 }
 
+/// The call applies no dropout, and checks its arguments before it writes.
+TEST(LayersJvp, InputEmbeddingTakesTangentsOfTablesAndNorm) {
+  for (std::uint64_t n = 0; n < 8; ++n) {
+    Random random(n);
+    SCOPED_TRACE(random.trace());
+    attn::InputEmbeddingOptions o{.vocab_size = 7, .d_model = 8, .max_positions = 4};
+    o.positions = random.pick<attn::Positions>(
+        {attn::Positions::none, attn::Positions::sinusoidal, attn::Positions::learned});
+    o.num_token_types = random.integer(0, 2);
+    o.scale = random.chance(0.5);
+    o.norm = random.chance(0.5);
+    o.dropout = random.pick<double>({0, 0.5});
+    attn::InputEmbedding<double> layer(o), tangents(o);
+    layer.visit_parameters([&](std::string_view, const auto& x) {
+      for (Index i = 0; i < x.size(); ++i) x.data()[i] = random.normal();
+    });
+    attn::Tensor2<int> ids({2, 3});
+    for (int& id : ids.elements()) id = static_cast<int>(random.integer(0, 6));
+    Direction direction;
+    direction.add_parameters(random, layer, tangents);
+    attn::Tensor3<double> out({2, 3, 8}), d_out(out.shape());
+    attn::jvp(layer, tangents, ids, out, d_out);
+    const auto expected = layer(ids);
+    EXPECT_TRUE(std::ranges::equal(out.elements(), expected.elements()));
+    expect_tangent(
+        direction, [&] { return layer(ids); }, d_out, 1e-5);
+
+    out.fill(7);
+    tangents.words.weight = attn::Tensor2<double>({6, 8});
+    EXPECT_TRUE(
+        contains(error_of<attn::ShapeError>([&] { attn::jvp(layer, tangents, ids, out, d_out); }),
+                 "tangents.words"));
+    EXPECT_EQ(out(0, 0, 0), 7);
+    if (HasFailure()) break;
+  }
+}
+
 TEST(LayersJvp, RefusesByName) {
   attn::TransformerLayerOptions o{.d_model = 8, .nhead = 2, .dim_feedforward = 8};
   TokenFeatures x({1, 3, 8}), out(x.shape()), d_out(x.shape()), narrow({1, 3, 7});
   const auto error = [&](const attn::TransformerStackOptions& options) {
-    const attn::Encoder<double> stack(options);
-    return error_of<attn::ValueError>(
-        [&] { attn::jvp(stack, attn::gradients_of(stack), x, x, out, d_out); });
+    attn::Encoder<double> stack(options);
+    const auto tangents = attn::gradients_of(stack);
+    // Behind a layer that has a jvp: it is refused before that one writes.
+    stack.layers.emplace(stack.layers.begin(), attn::TransformerLayerOptions{
+                                                   .d_model = 8, .nhead = 2, .dim_feedforward = 8});
+    out.fill(7);
+    const std::string text =
+        error_of<attn::ValueError>([&] { attn::jvp(stack, stack, x, x, out, d_out); });
+    EXPECT_EQ(out(0, 0, 0), 7);
+    return text;
   };
   o.experts = {.num_experts = 2, .experts_per_token = 1, .dim_feedforward = 4};
   EXPECT_TRUE(contains(error({.num_layers = 1, .layer = o}), "experts must be none"));
   o.experts = {};
+  o.gated_delta = {.key_dim = 4, .value_dim = 4};
+  o.mixer = attn::TokenMixer::short_convolution;
+  EXPECT_TRUE(contains(error({.num_layers = 1, .layer = o}), "short convolution must be none"));
+  o.mixer = attn::TokenMixer::gated_delta;
+  EXPECT_TRUE(contains(error({.num_layers = 1, .layer = o}), "gated delta rule must be none"));
+  o.mixer = attn::TokenMixer::attention;
   EXPECT_TRUE(contains(error({.num_layers = 1, .layer = o, .relative_buckets = 8}),
                        "relative_buckets must be 0"));
   o.latent = {.kv_lora_rank = 4, .head_dim = 4, .rotary_dim = 4};
@@ -191,6 +245,13 @@ TEST(LayersJvp, RefusesByName) {
                        "tangents"));
   EXPECT_TRUE(contains(
       error_of<attn::ShapeError>([&] { attn::jvp(stack, stack, x, narrow, out, d_out); }), "d_x"));
+  auto tangents = attn::gradients_of(stack);
+  tangents.layers[0].feed_forward.linear2.weight = attn::Tensor2<double>({8, 9});
+  x.fill(7);
+  EXPECT_TRUE(
+      contains(error_of<attn::ShapeError>([&] { attn::jvp(stack, tangents, x, x, x, d_out); }),
+               "[Encoder] tangents.layers.0.linear2.weight must have shape (8, 8); found (8, 9)"));
+  EXPECT_EQ(x(0, 0, 0), 7);
 }
 
 }  // namespace

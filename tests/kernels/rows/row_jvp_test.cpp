@@ -1,6 +1,10 @@
 // Tangents of softmax, norms, activations, gated products, linear, embeddings, rotary and losses.
 #include "attn/kernels/rows/row_jvp.hpp"
 
+#include <array>
+#include <cmath>
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "attn/kernels/losses/loss_jvp.hpp"
@@ -141,6 +145,85 @@ TEST(RowJvp, OfEmbeddingAndRotaryIsTheFunctionOfTheTangent) {
     return y;
   };
   expect_tangent(of_x, rotated, d_y);
+}
+
+/// Masked elements and ignored rows have no tangent, as in forward.
+TEST(RowJvp, DoesNotUseTangentsOfMaskedElements) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
+                   kInf = std::numeric_limits<double>::infinity();
+  Random random(6);
+  for (const attn::index_t columns : {1, 4, 23}) {
+    auto x = random.tensor<double, 2>({3, columns}), d_x = random.tensor<double, 2>(x.shape());
+    Matrix spoiled = d_x;
+    for (attn::index_t j = 0; j < columns; ++j) {
+      x(1, j) = -kInf, d_x(1, j) = 0, spoiled(1, j) = j % 2 == 0 ? kNan : kInf;
+    }
+    const attn::index_t last = columns - 1;
+    if (last > 0) x(0, last) = -kInf, d_x(0, last) = 0, spoiled(0, last) = kNan;
+    Matrix expected(x.shape()), found(x.shape());
+    const Matrix y = attn::softmax(x), log_y = attn::log_softmax(x);
+    attn::softmax_jvp(y, d_x, expected), attn::softmax_jvp(y, spoiled, found);
+    for (attn::index_t i = 0; i < 3; ++i) {
+      for (attn::index_t j = 0; j < columns; ++j) EXPECT_NEAR(found(i, j), expected(i, j), 1e-15);
+    }
+    attn::softmax_backward(spoiled, y, found);
+    for (attn::index_t j = 0; j < columns; ++j) EXPECT_EQ(found(1, j), 0);
+    attn::log_softmax_jvp(log_y, d_x, expected), attn::log_softmax_jvp(log_y, spoiled, found);
+    for (attn::index_t j = 0; j < last; ++j) EXPECT_EQ(found(0, j), expected(0, j));
+    d_x(2, 0) = kNan;
+    attn::softmax_jvp(y, d_x, found);
+    EXPECT_TRUE(std::isnan(found(2, 0)));
+  }
+  auto x = random.tensor<double, 2>({2, 3}), y = random.tensor<double, 2>({2, 3}),
+       d_x = random.tensor<double, 2>({2, 3});
+  const auto d_y = random.tensor<double, 2>({2, 3});
+  for (attn::index_t j = 0; j < 3; ++j) y(1, j) = -x(1, j);  // cosine -1: below the margin
+  attn::Tensor1<int> targets({2}), pairs({2});
+  targets(0) = 1, targets(1) = -100;
+  pairs(0) = 1, pairs(1) = -1;
+  const auto losses = [&] {
+    return std::array{attn::cross_entropy_jvp(x, d_x, targets, {.ignore_index = -100}).d_loss,
+                      attn::cosine_embedding_loss_jvp(x, d_x, y, d_y, pairs).d_loss};
+  };
+  const auto expected = losses();
+  for (attn::index_t j = 0; j < 3; ++j) d_x(1, j) = kNan;
+  EXPECT_EQ(losses(), expected);
+  for (attn::index_t j = 0; j < 3; ++j) x(1, j) = 0;  // without a direction
+  EXPECT_TRUE(std::isfinite(attn::contrastive_loss_jvp(x, d_x, y, d_y).d_loss));
+  d_x(0, 0) = kNan;
+  for (const double d_loss : losses()) EXPECT_TRUE(std::isnan(d_loss));
+}
+
+/// d_out may be d_x, which a call that throws leaves as it is.
+TEST(RowJvp, OfNormsChecksBeforeItWrites) {
+  Random random(7);
+  const auto x = random.tensor<double, 2>({2, 3});
+  const auto d_x = random.tensor<double, 2>({2, 3});
+  const attn::Tensor1<double> two({2});
+  const attn::TensorView1<const double> none;
+  Matrix d = d_x;
+  const auto expect_unchanged = [&](const auto& call, std::string_view name) {
+    EXPECT_TRUE(contains(error_of<attn::ShapeError>(call), name));
+    EXPECT_TRUE(std::ranges::equal(d.elements(), d_x.elements()));
+  };
+  for (int wrong = 0; wrong < 3; ++wrong) {
+    const auto given = [&](int which) { return which == wrong ? two.view() : none; };
+    const std::string_view names[] = {"_jvp] weight", "_jvp] d_weight", "_jvp] d_bias"};
+    expect_unchanged([&] { attn::layer_norm_jvp(x, d, given(0), given(1), given(2), 1e-5, d); },
+                     names[wrong]);
+    if (wrong == 2) break;
+    expect_unchanged([&] { attn::rms_norm_jvp(x, d, given(0), given(1), 1e-5, d); }, names[wrong]);
+  }
+  const Matrix narrow({2, 2});
+  expect_unchanged([&] { attn::rms_norm_jvp(x, narrow, {}, {}, 1e-5, d); }, "[rms_norm_jvp] d_x");
+  attn::RMSNorm<double> norm(3);
+  attn::Tensor3<double> batch({1, 2, 3}), wide({1, 3, 2});
+  expect_unchanged(
+      [&] {
+        attn::jvp(norm, norm, batch, d.view().unsqueeze(0), wide.view().transpose(1, 2),
+                  d.view().unsqueeze(0));
+      },
+      "[Norm] out");
 }
 
 TEST(RowJvp, OfLossesAgreesWithCentralDifferences) {

@@ -15,7 +15,8 @@ struct LossTangent {
 
 namespace detail {
 
-/// The sum of gradient x tangent over all elements, in double and in their order.
+/// The sum of gradient x tangent over all elements, in double and in their order. Elements whose
+/// gradient is 0, such as those of ignored rows, add nothing, even if their tangent is NaN.
 template <class T, int Rank>
 double dot_tangent(TensorView<T, Rank> gradient, TensorView<const T, Rank> tangent) {
   double sum = 0;
@@ -23,6 +24,7 @@ double dot_tangent(TensorView<T, Rank> gradient, TensorView<const T, Rank> tange
     if constexpr (Rank > 1) {
       sum += dot_tangent<T, Rank - 1>(gradient.select(0, i), tangent.select(0, i));
     } else {
+      if (gradient(i) == 0) continue;
       sum += static_cast<double>(gradient(i)) * static_cast<double>(tangent(i));
     }
   }

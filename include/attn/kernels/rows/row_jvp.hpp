@@ -25,17 +25,29 @@ void for_matrix_rows(const Execution& execution, const F& f, const TensorView2<F
   });
 }
 
+/// Throws unless `view` has this shape and rows of innermost stride 1.
+template <class T, int Rank>
+void check_tangent_rows(std::string_view function, std::string_view name, const Shape<Rank>& shape,
+                        const TensorView<T, Rank>& view) {
+  check_shape(function, name, shape, view.shape());
+  if (view.extent(Rank - 1) > 1 && view.stride(Rank - 1) != 1) {
+    throw_shape(function, name, "have innermost stride 1 (these are the strides)", view.strides());
+  }
+}
+
 }  // namespace detail
 
 /// The tangent of out = softmax(x): d_out = out (d_x - sum of out d_x) over the last axis. A fully
-/// masked row gives zeros. Innermost strides are 1; d_out may be d_x or out. Throws ShapeError.
+/// masked row gives zeros. Where out is 0, d_out is 0 and d_x is not used, even if it is NaN.
+/// Innermost strides are 1; d_out may be d_x or out. Throws ShapeError.
 template <TensorLike Y, TensorLike DX, TensorLike DOut>
 void softmax_jvp(const Y& out, const DX& d_x, DOut&& d_out, const Execution& execution = {}) {
   softmax_backward(d_x, out, d_out, execution);
 }
 
-/// The tangent of out = log_softmax(x): d_out = d_x - sum of e^out d_x over the last axis.
-/// Innermost strides are 1; d_out may be d_x or out. Throws ShapeError.
+/// The tangent of out = log_softmax(x): d_out = d_x - sum of e^out d_x over the last axis. Elements
+/// whose e^out is 0 add nothing to the sum, even if their d_x is NaN. Innermost strides are 1;
+/// d_out may be d_x or out. Throws ShapeError.
 template <TensorLike Y, TensorLike DX, TensorLike DOut>
 void log_softmax_jvp(const Y& out, const DX& d_x, DOut&& d_out, const Execution& execution = {}) {
   using T = detail::real_t<Y>;
@@ -46,11 +58,7 @@ void log_softmax_jvp(const Y& out, const DX& d_x, DOut&& d_out, const Execution&
   const auto y = detail::view_as<const T, kRank>(out), from = detail::view_as<const T, kRank>(d_x);
   const auto to = detail::view_as<T, kRank>(d_out);
   const auto check = [&](std::string_view name, const auto& view) {
-    check_shape("log_softmax_jvp", name, y.shape(), view.shape());
-    if (view.extent(kRank - 1) > 1 && view.stride(kRank - 1) != 1) {
-      throw_shape("log_softmax_jvp", name, "have innermost stride 1 (these are the strides)",
-                  view.strides());
-    }
+    detail::check_tangent_rows("log_softmax_jvp", name, y.shape(), view);
   };
   check("out", y), check("d_x", from), check("d_out", to);
   const auto run = [&](const auto& y_rows, const auto& from_rows, const auto& to_rows) {
@@ -58,7 +66,10 @@ void log_softmax_jvp(const Y& out, const DX& d_x, DOut&& d_out, const Execution&
         execution,
         [](index_t n, const T* log_p, const T* d, T* result) {
           T sum = 0;
-          for (index_t k = 0; k < n; ++k) sum += std::exp(log_p[k]) * d[k];
+          for (index_t k = 0; k < n; ++k) {
+            const T p = std::exp(log_p[k]);
+            if (p != 0) sum += p * d[k];
+          }
           for (index_t k = 0; k < n; ++k) result[k] = d[k] - sum;
         },
         y_rows, from_rows, to_rows);
@@ -74,21 +85,30 @@ void log_softmax_jvp(const Y& out, const DX& d_x, DOut&& d_out, const Execution&
 
 namespace detail {
 
-/// d_out = weight d_out + d_weight n + d_bias for each row, where n is the normalised row of x.
-template <class T, int Rank, class Normalize>
-void add_norm_tangents(std::string_view function, TensorView<const T, Rank> x,
-                       TensorView1<const T> weight, TensorView1<const T> d_weight,
-                       TensorView1<const T> d_bias, TensorView<T, Rank> d_out,
-                       const Execution& execution, const Normalize& normalize) {
-  const index_t dim = x.extent(Rank - 1);
+/// Checks the arguments of a norm's tangent: x of shape `shape`.
+template <class T, int Rank>
+void check_norm_jvp(std::string_view function, const Shape<Rank>& shape,
+                    TensorView<const T, Rank> d_x, TensorView<T, Rank> d_out,
+                    TensorView1<const T> weight, TensorView1<const T> d_weight,
+                    TensorView1<const T> d_bias) {
+  check_tangent_rows(function, "d_x", shape, d_x);
+  check_tangent_rows(function, "d_out", shape, d_out);
   const auto check_vector = [&](std::string_view name, const TensorView1<const T>& v) {
-    if (v && (v.extent(0) != dim || !v.is_contiguous())) {
-      throw_shape(function, name, "be contiguous with shape (" + std::to_string(dim) + ")",
-                  v.shape());
+    if (v && (v.extent(0) != shape[Rank - 1] || !v.is_contiguous())) {
+      throw_shape(function, name,
+                  "be contiguous with shape (" + std::to_string(shape[Rank - 1]) + ")", v.shape());
     }
   };
   check_vector("weight", weight), check_vector("d_weight", d_weight);
   check_vector("d_bias", d_bias);
+}
+
+/// d_out = weight d_out + d_weight n + d_bias for each row, where n is the normalised row of x.
+template <class T, int Rank, class Normalize>
+void add_norm_tangents(TensorView<const T, Rank> x, TensorView1<const T> weight,
+                       TensorView1<const T> d_weight, TensorView1<const T> d_bias,
+                       TensorView<T, Rank> d_out, const Execution& execution,
+                       const Normalize& normalize) {
   Scratch<T> memory(execution.scratch(), d_weight ? x.size() : 0);
   const TensorView<T, Rank> normed(memory.data(), x.shape());
   if (d_weight) normalize(normed);
@@ -124,12 +144,17 @@ void layer_norm_jvp(const X& x, const DX& d_x, TensorView1<const detail::real_t<
   using T = detail::real_t<X>;
   constexpr int kRank = rank_v<X>;
   ATTN_ASSERT_REAL(X, "layer_norm_jvp: x");
-  layer_norm_backward(d_x, x, {}, eps, d_out, {}, {}, {}, execution);
+  ATTN_ASSERT_INPUT_LIKE(DX, X, "layer_norm_jvp: d_x", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(DOut, X, "layer_norm_jvp: d_out", "x");
   const auto from = detail::view_as<const T, kRank>(x);
+  const auto to = detail::view_as<T, kRank>(d_out);
+  detail::check_norm_jvp<T, kRank>("layer_norm_jvp", from.shape(),
+                                   detail::view_as<const T, kRank>(d_x), to, weight, d_weight,
+                                   d_bias);
+  layer_norm_backward(d_x, x, {}, eps, to, {}, {}, {}, execution);
   detail::add_norm_tangents<T, kRank>(
-      "layer_norm_jvp", from, weight, d_weight, d_bias, detail::view_as<T, kRank>(d_out), execution,
-      [&](const auto& to) {
-        layer_norm(from, TensorView1<const T>(), TensorView1<const T>(), eps, to, execution);
+      from, weight, d_weight, d_bias, to, execution, [&](const auto& normed) {
+        layer_norm(from, TensorView1<const T>(), TensorView1<const T>(), eps, normed, execution);
       });
 }
 
@@ -143,11 +168,16 @@ void rms_norm_jvp(const X& x, const DX& d_x, TensorView1<const detail::real_t<X>
   using T = detail::real_t<X>;
   constexpr int kRank = rank_v<X>;
   ATTN_ASSERT_REAL(X, "rms_norm_jvp: x");
-  rms_norm_backward(d_x, x, {}, eps, d_out, {}, {}, execution);
+  ATTN_ASSERT_INPUT_LIKE(DX, X, "rms_norm_jvp: d_x", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(DOut, X, "rms_norm_jvp: d_out", "x");
   const auto from = detail::view_as<const T, kRank>(x);
+  const auto to = detail::view_as<T, kRank>(d_out);
+  detail::check_norm_jvp<T, kRank>("rms_norm_jvp", from.shape(),
+                                   detail::view_as<const T, kRank>(d_x), to, weight, d_weight, {});
+  rms_norm_backward(d_x, x, {}, eps, to, {}, {}, execution);
   detail::add_norm_tangents<T, kRank>(
-      "rms_norm_jvp", from, weight, d_weight, {}, detail::view_as<T, kRank>(d_out), execution,
-      [&](const auto& to) { rms_norm(from, TensorView1<const T>(), eps, to, execution); });
+      from, weight, d_weight, {}, to, execution,
+      [&](const auto& normed) { rms_norm(from, TensorView1<const T>(), eps, normed, execution); });
 }
 
 /// The tangent of activate(activation, x): d_out = f'(x) d_x, element by element, with relu'(0) =
@@ -175,11 +205,7 @@ void glu_jvp(const GatedUnit& unit, const A& a, const DA& d_a, const B& b, const
   const auto da = detail::view_as<const T, kRank>(d_a), db = detail::view_as<const T, kRank>(d_b);
   const auto to = detail::view_as<T, kRank>(d_out);
   const auto check = [&](std::string_view name, const auto& view) {
-    check_shape("glu_jvp", name, from.shape(), view.shape());
-    if (view.extent(kRank - 1) > 1 && view.stride(kRank - 1) != 1) {
-      throw_shape("glu_jvp", name, "have innermost stride 1 (these are the strides)",
-                  view.strides());
-    }
+    detail::check_tangent_rows("glu_jvp", name, from.shape(), view);
   };
   check("d_a", da), check("d_b", db), check("d_out", to);
   // The gradients from d_out = 1 are the factors of the tangents.

@@ -65,8 +65,8 @@ void softmax_backward(std::string_view function, bool is_log, TensorView<const T
 }  // namespace detail
 
 /// The gradient of out = softmax(x): d_x = out (d_out - sum of d_out out) over the last axis. A
-/// fully masked row gives zeros. Innermost strides are 1; d_x may be d_out or out. Throws
-/// ShapeError.
+/// fully masked row gives zeros. Where out is 0, d_x is 0 and d_out is not used, even if it is NaN.
+/// Innermost strides are 1; d_x may be d_out or out. Throws ShapeError.
 template <TensorLike D, TensorLike Y, TensorLike DX>
 void softmax_backward(const D& d_out, const Y& out, DX&& d_x, const Execution& execution = {}) {
   using T = detail::real_t<Y>;

@@ -22,7 +22,14 @@ inline void softmax_backward_rows(const detail::SoftmaxBackwardProblem<T>& probl
     each_vector<T>(n, [&](index_t k, auto lanes) {
       total = fma(load(dy + k, lanes), load(y + k, lanes), total);
     });
-    const V along = V::all(sum(total));
+    const T all = sum(total);
+    if (!std::isfinite(all)) {  // perhaps because of elements whose weight is 0
+      T kept = 0;
+      for (index_t k = 0; k < n; ++k) kept += y[k] == T{0} ? T{0} : dy[k] * y[k];
+      for (index_t k = 0; k < n; ++k) dx[k] = y[k] == T{0} ? T{0} : y[k] * (dy[k] - kept);
+      return;
+    }
+    const V along = V::all(all);
     each_vector<T>(n, [&](index_t k, auto lanes) {
       store(load(y + k, lanes) * (load(dy + k, lanes) - along), dx + k, lanes);
     });

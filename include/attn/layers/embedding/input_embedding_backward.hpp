@@ -22,17 +22,15 @@ struct InputEmbeddingSaved {
   }
 };
 
-/// InputEmbedding::forward() that saves activations: ids (batch, seq), out (batch, seq, d_model).
-/// Throws ShapeError or ValueError.
+namespace detail {
+
+/// InputEmbedding::forward() that saves activations, without dropout.
 template <class T, TensorLike Ids>
-  requires std::integral<scalar_t<Ids>>
-void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
-             InputEmbeddingSaved<T>& saved, const InputEmbeddingCall& call = {}) {
-  if (layer.words.compressed() != nullptr) detail::throw_compressed("InputEmbedding");
+void forward_without_dropout(const InputEmbedding<T>& layer, const Ids& ids,
+                             const TensorView3<T>& out, InputEmbeddingSaved<T>& saved,
+                             const InputEmbeddingCall& call) {
+  if (layer.words.compressed() != nullptr) throw_compressed("InputEmbedding");
   layer.forward(ids, out, call);
-  const detail::DropoutPlace place{
-      .p = layer.options().dropout, .at = saved.dropout, .place = detail::kAfterEmbedding};
-  if (place) detail::apply_dropout<T>(place, out, out, {}, call.execution);
   const auto iv = const_view(ids);
   const index_t batch = iv.extent(0), seq = iv.extent(1), dim = out.extent(2);
   const TensorView2<index_t> kept = saved.ids.make({batch, seq}),
@@ -65,6 +63,20 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
       }
     }
   }
+}
+
+}  // namespace detail
+
+/// InputEmbedding::forward() that saves activations: ids (batch, seq), out (batch, seq, d_model).
+/// Throws ShapeError or ValueError.
+template <class T, TensorLike Ids>
+  requires std::integral<scalar_t<Ids>>
+void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
+             InputEmbeddingSaved<T>& saved, const InputEmbeddingCall& call = {}) {
+  detail::forward_without_dropout(layer, ids, out, saved, call);
+  const detail::DropoutPlace place{
+      .p = layer.options().dropout, .at = saved.dropout, .place = detail::kAfterEmbedding};
+  if (place) detail::apply_dropout<T>(place, out, out, {}, call.execution);
 }
 
 /// d_out (batch, seq, d_model); adds the gradients of the tables and of the norm to `gradients`.

@@ -32,8 +32,6 @@ void jvp(const InputEmbedding<T>& layer, const std::type_identity_t<InputEmbeddi
          const Ids& ids, Output3<T> out, Output3<T> d_out, const InputEmbeddingCall& call = {}) {
   static_assert(std::same_as<T, Accumulator<T>>, "jvp: a layer must be of float or double");
   check_shape("InputEmbedding", "d_out", out.shape(), d_out.shape());
-  InputEmbeddingSaved<T> saved;
-  forward(layer, ids, out, saved, call);
   const index_t seq = out.extent(1), dim = out.extent(2);
   const auto table_of = [&](std::string_view name, const Embedding<T>& table,
                             const Embedding<T>& tangent) {
@@ -46,6 +44,12 @@ void jvp(const InputEmbedding<T>& layer, const std::type_identity_t<InputEmbeddi
   const auto positions = layer.options().positions == Positions::learned
                              ? table_of("tangents.positions", layer.positions, tangents.positions)
                              : TensorView2<const T>();
+  if (layer.options().norm) {
+    detail::check_norm_jvp<T, 3>("InputEmbedding", out.shape(), d_out, d_out, layer.norm.weight,
+                                 tangents.norm.weight, tangents.norm.bias);
+  }
+  InputEmbeddingSaved<T> saved;
+  detail::forward_without_dropout(layer, ids, out, saved, call);
   const TensorView2<const index_t> word_ids = saved.ids.view(), type_ids = saved.token_types.view(),
                                    position_ids = saved.positions.view();
   const T scale = layer.options().template word_factor<T>();

@@ -2,6 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "attn/layers/encoder.hpp"
 #include "attn/layers/jvp/feed_forward_jvp.hpp"
 #include "attn/layers/jvp/multi_head_attention_jvp.hpp"
@@ -37,17 +42,41 @@ void sublayer_jvp(const SublayerNorms<T>& norms, const SublayerNorms<T>& d_norms
   add_scaled<T>(residual.tangent, norms.scale, branch.tangent, out.tangent, execution);
 }
 
+/// Throws ShapeError for a tangent of another shape than the parameter of its name, before out,
+/// which may be x, is written.
+template <class Module>
+void check_tangents(std::string_view function, const Module& module, const Module& tangents) {
+  std::map<std::string, std::vector<index_t>, std::less<>> shapes;
+  module.visit_parameters([&](std::string_view name, const auto& x) {
+    const auto& shape = x.shape();
+    shapes.emplace(name, std::vector<index_t>(shape.begin(), shape.end()));
+  });
+  tangents.visit_parameters([&](std::string_view name, const auto& x) {
+    const auto found = shapes.find(name);
+    if (found == shapes.end() || std::ranges::equal(found->second, x.shape())) return;
+    throw_shape(function, std::string("tangents.").append(name),
+                "have shape " + to_string(found->second), x.shape());
+  });
+}
+
+/// Throws ValueError for parts of a layer that have no jvp.
+template <class T>
+void refuse_without_tangent(const EncoderLayer<T>& layer) {
+  const auto refuse = [](std::string_view name, bool given) {
+    if (given) throw ValueError(message("EncoderLayer", name, "be none in jvp", "some"));
+  };
+  refuse("short convolution", static_cast<bool>(layer.convolution));
+  refuse("gated delta rule", static_cast<bool>(layer.gated_delta));
+  refuse("latent attention", static_cast<bool>(layer.latent_attn));
+  refuse("experts", static_cast<bool>(layer.experts));
+}
+
 /// out may be x.
 template <class T, class... Functors>
 void encoder_layer_jvp(const EncoderLayer<T>& layer, const EncoderLayer<T>& tangents,
                        const DualView<const T>& x, const DualView<T>& out,
                        const AttentionOptions<T>& options, TensorView2<const index_t> position_ids,
                        const Functors&... functors) {
-  const auto refuse = [](std::string_view name, bool given) {
-    if (given) throw ValueError(message("EncoderLayer", name, "be none in jvp", "some"));
-  };
-  refuse("latent attention", static_cast<bool>(layer.latent_attn));
-  refuse("experts", static_cast<bool>(layer.experts));
   const Execution& execution = options.execution;
   const DualScratch<T> memory(x.value.shape(), execution);
   const DualView<T> attended = memory.view();
@@ -68,22 +97,25 @@ void encoder_layer_jvp(const EncoderLayer<T>& layer, const EncoderLayer<T>& tang
 }  // namespace detail
 
 /// x, d_x, out and d_out (batch, seq, d_model); out may be x, with d_out d_x. Tensors in the
-/// options are constant. Throws ShapeError, and ValueError for layers with latent attention or
-/// experts.
+/// options are constant. Throws ShapeError, and ValueError for layers with latent attention, a
+/// short convolution, the gated delta rule or experts.
 template <class T, class... Functors>
 void jvp(const EncoderLayer<T>& layer, const std::type_identity_t<EncoderLayer<T>>& tangents,
          Input3<T> x, Input3<T> d_x, Output3<T> out, Output3<T> d_out,
          const AttentionOptions<Accumulator<T>>& options = {},
          TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("EncoderLayer", "out", x.shape(), out.shape());
+  detail::refuse_without_tangent(layer);
+  detail::check_tangents("EncoderLayer", layer, tangents);
   detail::encoder_layer_jvp<T>(layer, tangents, detail::dual_input<T>("EncoderLayer", x, d_x),
                                detail::dual_output<T>("EncoderLayer", out, d_out), options,
                                position_ids, functors...);
 }
 
 /// x, d_x, out and d_out (batch, seq, d_model); out may be x, with d_out d_x. Tensors in the
-/// options are constant. Throws ShapeError, and ValueError for layers with latent attention or
-/// experts, a learned relative bias, and tangents with another number of layers.
+/// options are constant. Throws ShapeError, and ValueError for layers with latent attention, a
+/// short convolution, the gated delta rule or experts, a learned relative bias, and tangents with
+/// another number of layers.
 template <class T, class... Functors>
 void jvp(const Encoder<T>& stack, const std::type_identity_t<Encoder<T>>& tangents, Input3<T> x,
          Input3<T> d_x, Output3<T> out, Output3<T> d_out,
@@ -100,6 +132,8 @@ void jvp(const Encoder<T>& stack, const std::type_identity_t<Encoder<T>>& tangen
                              "have " + std::to_string(stack.layers.size()) + " layers",
                              std::to_string(tangents.layers.size())));
   }
+  for (const EncoderLayer<T>& layer : stack.layers) detail::refuse_without_tangent(layer);
+  detail::check_tangents("Encoder", stack, tangents);
   for (std::size_t n = 0; n < stack.num_layers(); ++n) {
     const std::size_t place = stack.place_of(n);
     detail::encoder_layer_jvp<T>(stack.layers[place], tangents.layers[place], in, to, options,

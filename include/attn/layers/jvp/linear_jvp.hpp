@@ -86,6 +86,7 @@ template <class T>
 void norm_jvp(const Norm<T>& layer, const Norm<T>& tangents,
               const std::type_identity_t<DualView<const T>>& x,
               const std::type_identity_t<DualView<T>>& out, const Execution& execution) {
+  check_tangent_rows("Norm", "out", x.value.shape(), out.value);
   if (layer.kind == NormKind::rms) {
     rms_norm_jvp(x.value, x.tangent, layer.weight, tangents.weight, layer.eps, out.tangent,
                  execution);

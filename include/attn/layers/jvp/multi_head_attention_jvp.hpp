@@ -10,15 +10,32 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The tangent of norm_heads(), which then normalises x in place: x and d_x (batch, seq, width).
+/// norm_heads() with tangents, in place.
 template <class T>
 void norm_heads_jvp(const Norm<T>& norm, const Norm<T>& tangents, const DualView<T>& x,
-                    const Execution& execution) {
+                    index_t gated, const Execution& execution) {
   const index_t features = norm.weight.extent(0);
-  for (index_t begin = 0; begin < x.value.extent(2); begin += features) {
+  for (index_t begin = 0; begin < x.value.extent(2); begin += features + gated) {
     const DualView<T> part = x.slice(2, begin, begin + features);
     norm_jvp(norm, tangents, part, part, execution);
   }
+}
+
+/// gate_heads() with tangents, in place: d_x = d_x sigmoid(gate) + x sigmoid'(gate) d_gate.
+template <class T>
+void gate_heads_jvp(const TensorView4<const T>& gates, const TensorView4<const T>& d_gates,
+                    const TensorView4<T>& x, const TensorView4<T>& d_x,
+                    const Execution& execution) {
+  for_gates(
+      gates, execution,
+      [n = gates.extent(3)](const T* gate, const T* d_gate, const T* from, T* d) {
+        for (index_t i = 0; i < n; ++i) {
+          const T open = sigmoid(gate[i]);
+          d[i] = open * (d[i] + from[i] * (1 - open) * d_gate[i]);
+        }
+      },
+      d_gates, x, d_x);
+  gate_heads<T>(gates, x, x, execution);
 }
 
 template <class T>
@@ -52,8 +69,9 @@ void MultiHeadAttentionTraining<T>::jvp(
                      heads[which].tangent, {}, execution);
   }
   if (o.query_key_norm) {
-    norm_heads_jvp(m.q_norm_, tangents.q_norm_, heads[0], execution);
-    norm_heads_jvp(m.k_norm_, tangents.k_norm_, heads[1], execution);
+    norm_heads_jvp(m.q_norm_, tangents.q_norm_, heads[0], o.query_features() - o.head_dim,
+                   execution);
+    norm_heads_jvp(m.k_norm_, tangents.k_norm_, heads[1], 0, execution);
   }
   if (o.clip_qkv > 0) {
     for (const DualView<T>& part : heads) {
@@ -65,7 +83,7 @@ void MultiHeadAttentionTraining<T>::jvp(
   append_learned(values.v, kv_len, m.bias_v_.view());
   append_learned(d.k, kv_len, tangents.bias_k_.view());
   append_learned(d.v, kv_len, tangents.bias_v_.view());
-  const auto q = split_heads(values.q, o.num_heads), d_q = split_heads(d.q, o.num_heads);
+  const auto q = queries_of(o, values.q), d_q = queries_of(o, d.q);
   const auto k = split_heads(values.k, o.num_kv_heads), d_k = split_heads(d.k, o.num_kv_heads);
   const auto v = split_heads(values.v, o.num_kv_heads), d_v = split_heads(d.v, o.num_kv_heads);
   if (m.rotary_) {
@@ -87,6 +105,11 @@ void MultiHeadAttentionTraining<T>::jvp(
                      q, k, v, d_inputs, split_heads(context.value, o.num_heads),
                      split_heads(context.tangent, o.num_heads), options, functors...);
                });
+  if (o.output_gate) {
+    gate_heads_jvp<T>(gates_of(o, values.q), gates_of(o, d.q),
+                      split_heads(context.value, o.num_heads),
+                      split_heads(context.tangent, o.num_heads), execution);
+  }
   if (o.output_projection) {
     linear_jvp(m.out_proj_, tangents.out_proj_, context, out, residual, execution);
   } else if (residual.value) {
