@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "attn/attention/sdpa_jvp.hpp"
+#include "attn/attention/jvp/sdpa_jvp.hpp"
 
 #include "report/work.hpp"
 

@@ -11,8 +11,8 @@
 #if defined(ATTN_COMPILED_LIBRARY)
 
 #include "attn/attention/forward/parts.hpp"
+#include "attn/attention/jvp/sdpa_jvp.hpp"
 #include "attn/attention/sdpa_backward.hpp"
-#include "attn/attention/sdpa_jvp.hpp"
 #include "attn/generation.hpp"
 #include "attn/kernels/losses/loss.hpp"
 #include "attn/kernels/quantized/quantized.hpp"

@@ -14,8 +14,8 @@
 #include "attn/kernels/losses/contrastive_loss.hpp"       // InfoNCE over cosines
 #include "attn/kernels/losses/cosine_loss.hpp"            // similar and dissimilar pairs
 #include "attn/attention/sdpa_backward.hpp"               // attention, from its output and lse
-#include "attn/attention/sdpa_jvp.hpp"                    // attention and its tangent
-#include "attn/attention/sdpa_backward_jvp.hpp"           // tangents of its gradients
+#include "attn/attention/jvp/sdpa_jvp.hpp"                    // attention and its tangent
+#include "attn/attention/jvp/sdpa_backward_jvp.hpp"           // tangents of its gradients
 #include "attn/kernels/rows/row_jvp.hpp"                  // tangents, forward-mode derivatives
 #include "attn/kernels/rows/row_backward_jvp.hpp"         // tangents of gradients
 #include "attn/kernels/losses/loss_jvp.hpp"

@@ -20,11 +20,11 @@ using attn_test::contains;
 using attn_test::error_of;
 using attn_test::Random;
 
-constexpr index_t kVocab = 23;
+constexpr index_t kRecurrentVocab = 23;
 
 GptOptions draw_options(Random& random) {
   GptOptions options{
-      .vocab_size = kVocab,
+      .vocab_size = kRecurrentVocab,
       .num_layers = 4,
       .layer = {.d_model = 16, .nhead = 4, .dim_feedforward = 24, .norm_first = true},
       .positions = Positions::none,
@@ -49,9 +49,10 @@ Gpt<T> random_gpt(Random& random) {
   return model;
 }
 
-Tensor2<index_t> random_tokens(Random& random, index_t batch, index_t seq) {
+Tensor2<index_t> recurrent_tokens(Random& random, index_t batch, index_t seq) {
   Tensor2<index_t> tokens({batch, seq});
-  for (index_t i = 0; i < tokens.size(); ++i) tokens.data()[i] = random.integer(0, kVocab - 1);
+  for (index_t i = 0; i < tokens.size(); ++i)
+    tokens.data()[i] = random.integer(0, kRecurrentVocab - 1);
   return tokens;
 }
 
@@ -70,14 +71,14 @@ template <class T>
 void expect_steps(Random& random) {
   const Gpt<T> model = random_gpt<T>(random);
   const index_t batch = random.integer(1, 3), seq = random.integer(2, 40);
-  const auto tokens = random_tokens(random, batch, seq);
+  const auto tokens = recurrent_tokens(random, batch, seq);
   const auto whole = model(tokens);
   GptSession<T> session(model, batch, seq);
-  Tensor2<T> logits({batch, kVocab});
+  Tensor2<T> logits({batch, kRecurrentVocab});
   for (index_t begin = 0, end = 0; begin < seq; begin = end) {
     end = random.chance(0.5) ? begin + 1 : random.integer(begin + 1, seq);
     if (random.chance(0.2)) {  // the last step can be taken back
-      session.step(random_tokens(random, batch, end - begin), logits);
+      session.step(recurrent_tokens(random, batch, end - begin), logits);
       EXPECT_TRUE(session.can_truncate_to(begin));
       session.truncate_to(begin);
     }
@@ -109,19 +110,19 @@ TEST(RecurrentSession, RowsAndThreadsGiveTheBitsOfSessionsOfTheirOwn) {
     options.execution.executor = &three;
     std::deque<GptSession<float>> together, alone;
     std::vector<GptSession<float>*> sessions;
-    Tensor2<float> logits({rows, kVocab}), single({1, kVocab});
+    Tensor2<float> logits({rows, kRecurrentVocab}), single({1, kRecurrentVocab});
     for (index_t b = 0; b < rows; ++b) {
       together.emplace_back(model, 1, 30, options);
-      together.back().step(random_tokens(random, 1, random.integer(1, 20)), single);
+      together.back().step(recurrent_tokens(random, 1, random.integer(1, 20)), single);
       alone.push_back(together.back());
       sessions.push_back(&together.back());
     }
     for (int step = 0; step < 3; ++step) {
-      const auto next = random_tokens(random, rows, 1);
+      const auto next = recurrent_tokens(random, rows, 1);
       GptSession<float>::step_together(sessions, const_view(next).select(1, 0), logits);
       for (index_t b = 0; b < rows; ++b) {
         alone[static_cast<std::size_t>(b)].step(const_view(next).slice(0, b, b + 1), single);
-        for (index_t x = 0; x < kVocab; ++x) ASSERT_EQ(logits(b, x), single(0, x)) << b;
+        for (index_t x = 0; x < kRecurrentVocab; ++x) ASSERT_EQ(logits(b, x), single(0, x)) << b;
       }
     }
   }
@@ -130,7 +131,7 @@ TEST(RecurrentSession, RowsAndThreadsGiveTheBitsOfSessionsOfTheirOwn) {
 TEST(RecurrentSession, BeamsAndPromptsOfAnyLengthsGiveTheTokensOfRowsAlone) {
   Random random(3);
   const Gpt<double> model = random_gpt<double>(random);
-  const auto prompts = random_tokens(random, 2, 6);
+  const auto prompts = recurrent_tokens(random, 2, 6);
   const Tensor1<index_t> lengths({2}, {6, 3});
   GptSession<double> session(model, 2, 20);
   const auto both = generate(session, prompts, {.max_new_tokens = 9, .prompt_lengths = lengths});
@@ -142,7 +143,7 @@ TEST(RecurrentSession, BeamsAndPromptsOfAnyLengthsGiveTheTokensOfRowsAlone) {
     const auto found = beam_search(beams, prompt, {.num_beams = 3, .max_new_tokens = 9});
     const auto log_probability = [&](const std::vector<index_t>& ids) {
       GptSession<double> scored(model, 1, 20);
-      Tensor2<double> logits({1, kVocab});
+      Tensor2<double> logits({1, kRecurrentVocab});
       scored.step(prompt, logits);
       double sum = 0;
       for (const index_t id : ids) {
@@ -174,14 +175,14 @@ TEST(RecurrentSession, SixteenBitsAgreeWithinTheirRounding) {
     rounded.visit_parameters([&](std::string_view, const auto& view) {
       convert(parameters[at++], TensorView1<bfloat16>(view.data(), {view.size()}));
     });
-    const auto tokens = random_tokens(random, 1, 9);
+    const auto tokens = recurrent_tokens(random, 1, 9);
     const auto expected = model(tokens);
     GptSession<bfloat16> session(rounded, 1, 9);
-    Tensor2<float> logits({1, kVocab});
+    Tensor2<float> logits({1, kRecurrentVocab});
     double difference = 0, size = 0;
     for (index_t i = 0; i < 9; ++i) {
       session.step(const_view(tokens).slice(1, i, i + 1), logits);
-      for (index_t x = 0; x < kVocab; ++x) {
+      for (index_t x = 0; x < kRecurrentVocab; ++x) {
         difference += std::pow(logits(0, x) - expected(0, i, x), 2);
         size += std::pow(expected(0, i, x), 2);
       }
@@ -199,15 +200,15 @@ TEST(RecurrentSession, IsSavedAndGoesOnBitForBit) {
     Random random(static_cast<std::uint64_t>(element));
     const Gpt<float> model = random_gpt<float>(random);
     GptSession<float> session(model, 1, 30, {}, element), other(model, 1, 20, {}, element);
-    const auto tokens = random_tokens(random, 1, 9), next = random_tokens(random, 1, 1);
-    Tensor2<float> logits({1, kVocab}), restored({1, kVocab});
+    const auto tokens = recurrent_tokens(random, 1, 9), next = recurrent_tokens(random, 1, 1);
+    Tensor2<float> logits({1, kRecurrentVocab}), restored({1, kRecurrentVocab});
     session.step(tokens, logits);
     save_session(path, session, {tokens.data(), 9});
     other.step(next, restored);
     EXPECT_EQ(load_session(path, other).size(), 9u);
     session.step(next, logits);
     other.step(next, restored);
-    for (index_t x = 0; x < kVocab; ++x) ASSERT_EQ(restored(0, x), logits(0, x));
+    for (index_t x = 0; x < kRecurrentVocab; ++x) ASSERT_EQ(restored(0, x), logits(0, x));
   }
 }
 
@@ -219,7 +220,7 @@ TEST(RecurrentSession, QuantisesAsOtherLinearLayers) {
   options.layer.gated_delta.value_dim = 16;
   options.mixers = {TokenMixer::short_convolution, TokenMixer::gated_delta};
   auto model = attn_test::random_module<Gpt<float>>(random, options);
-  const auto tokens = random_tokens(random, 1, 12);
+  const auto tokens = recurrent_tokens(random, 1, 12);
   const auto exact = model(tokens);
   index_t weights = 0;
   visit_weights<float>(model, [&](std::string_view name, auto&) {
@@ -229,10 +230,10 @@ TEST(RecurrentSession, QuantisesAsOtherLinearLayers) {
   EXPECT_EQ(weights, 2 * 2 + 2 * 3);  // of two layers of each kind
   quantize(model, {});
   GptSession<float> session(model, 1, 12);
-  Tensor2<float> logits({1, kVocab});
+  Tensor2<float> logits({1, kRecurrentVocab});
   session.step(tokens, logits);
   double difference = 0, size = 0;
-  for (index_t x = 0; x < kVocab; ++x) {
+  for (index_t x = 0; x < kRecurrentVocab; ++x) {
     difference += std::pow(logits(0, x) - exact(0, 11, x), 2), size += std::pow(exact(0, 11, x), 2);
   }
   EXPECT_GT(difference, 0);
@@ -246,8 +247,8 @@ TEST(RecurrentSession, RefusesWhatAStateCannotDo) {
   const auto model = attn_test::random_module<Gpt<float>>(random, options);
   GptSession<float> session(model, 1, 30);
   EXPECT_EQ(session.max_decode_tokens(), 1);
-  Tensor2<float> logits({1, kVocab});
-  for (int step = 0; step < 3; ++step) session.step(random_tokens(random, 1, 4), logits);
+  Tensor2<float> logits({1, kRecurrentVocab});
+  for (int step = 0; step < 3; ++step) session.step(recurrent_tokens(random, 1, 4), logits);
   // Also the attention layers in front keep their tokens.
   EXPECT_FALSE(session.can_truncate_to(10));
   EXPECT_TRUE(contains(error_of<ValueError>([&] { session.truncate_to(10); }), "recurrent layer"));
@@ -258,7 +259,7 @@ TEST(RecurrentSession, RefusesWhatAStateCannotDo) {
   GptSession<float> of_draft(model, 1, 30);
   EXPECT_TRUE(contains(error_of<ValueError>([&] { DraftModel<float> draft(of_draft); }),
                        "[DraftModel] the session's model must have no recurrent layers"));
-  const auto tokens = random_tokens(random, 2, 4);
+  const auto tokens = recurrent_tokens(random, 2, 4);
   const auto refused = [&](const AttentionOptions<float>& given) {
     return error_of<ValueError>([&] { (void)model(tokens, given); });
   };
@@ -271,7 +272,7 @@ TEST(RecurrentSession, RefusesWhatAStateCannotDo) {
                        "window, with a state,"));
   // A step that fails leaves the session as it was.
   EXPECT_TRUE(
-      contains(error_of<ValueError>([&] { session.step(random_tokens(random, 1, 23), logits); }),
+      contains(error_of<ValueError>([&] { session.step(recurrent_tokens(random, 1, 23), logits); }),
                "must lie in 0 .. 22; found 23"));
   for (const KvCache<float>& cache : session.caches()) EXPECT_EQ(cache.length(), 8);
 }

@@ -18,7 +18,7 @@ using attn_test::contains;
 using attn_test::error_of;
 using attn_test::Random;
 
-constexpr index_t kVocab = 23;
+constexpr index_t kForkVocab = 23;
 
 Gpt<float> random_model(Random& random, GptOptions options) {
   Gpt<float> model(options);
@@ -30,7 +30,7 @@ Gpt<float> random_model(Random& random, GptOptions options) {
 }
 
 GptOptions small_options() {
-  GptOptions options{.vocab_size = kVocab,
+  GptOptions options{.vocab_size = kForkVocab,
                      .num_layers = 2,
                      .layer = {.d_model = 8, .nhead = 2, .dim_feedforward = 8, .norm_first = true},
                      .positions = Positions::none};
@@ -38,9 +38,9 @@ GptOptions small_options() {
   return options;
 }
 
-Tensor2<index_t> random_tokens(Random& random, index_t batch, index_t n) {
+Tensor2<index_t> fork_tokens(Random& random, index_t batch, index_t n) {
   Tensor2<index_t> tokens({batch, n});
-  for (index_t& id : tokens.elements()) id = random.integer(0, kVocab - 1);
+  for (index_t& id : tokens.elements()) id = random.integer(0, kForkVocab - 1);
   return tokens;
 }
 
@@ -72,21 +72,21 @@ TEST(SessionFork, RowsHaveTheBitsOfSessionsOfTheirOwn) {
     const index_t prefix = draw == 0 || draw == 3 ? 2060 : random.integer(1, 40);
     const index_t batch = random.integer(1, 4);
     GptSession<float> session(model, 1, prefix + 30, attention, element);
-    Tensor2<float> logits({1, kVocab});
-    session.step(random_tokens(random, 1, prefix), logits);
+    Tensor2<float> logits({1, kForkVocab});
+    session.step(fork_tokens(random, 1, prefix), logits);
     GptSession<float> fork = session.fork(batch);
     std::vector<GptSession<float>> alone(static_cast<std::size_t>(batch), session);
     ASSERT_EQ(fork.batch(), batch);
     ASSERT_EQ(fork.room(), session.room());
     ASSERT_EQ(fork.max_decode_tokens(), session.max_decode_tokens());
-    Tensor2<float> all({batch, kVocab});
+    Tensor2<float> all({batch, kForkVocab});
     for (const index_t n : {index_t{1}, random.integer(1, 14), index_t{1}, index_t{1}}) {
-      const Tensor2<index_t> tokens = random_tokens(random, batch, n);
+      const Tensor2<index_t> tokens = fork_tokens(random, batch, n);
       fork.step(tokens, all);
       for (index_t b = 0; b < batch; ++b) {
         GptSession<float>& one = alone[static_cast<std::size_t>(b)];
         one.step(row(tokens, b), logits);
-        for (index_t x = 0; x < kVocab; ++x) ASSERT_EQ(all(b, x), logits(0, x)) << "row " << b;
+        for (index_t x = 0; x < kForkVocab; ++x) ASSERT_EQ(all(b, x), logits(0, x)) << "row " << b;
       }
       const index_t last = fork.length() - 1;
       if (!fork.can_truncate_to(last)) continue;
@@ -99,9 +99,9 @@ TEST(SessionFork, RowsHaveTheBitsOfSessionsOfTheirOwn) {
 TEST(SessionFork, SamplesAndBeamsAreThoseOfRepeatedPrompts) {
   Random random(1);
   const Gpt<float> model = random_model(random, small_options());
-  const Tensor2<index_t> prompt = random_tokens(random, 1, 30);
+  const Tensor2<index_t> prompt = fork_tokens(random, 1, 30);
   GptSession<float> session(model, 1, 60), repeated(model, 3, 60);
-  Tensor2<float> logits({1, kVocab}), of_rows({3, kVocab});
+  Tensor2<float> logits({1, kForkVocab}), of_rows({3, kForkVocab});
   session.step(prompt.view().slice(1, 0, 29), logits);
   Tensor2<index_t> prompts({3, 30}), rest({3, 1});
   for (index_t b = 0; b < 3; ++b) {
@@ -129,8 +129,8 @@ TEST(SessionFork, RefusesWhatSharedKeysCannotDo) {
   Random random(2);
   const Gpt<float> model = random_model(random, small_options());
   GptSession<float> session(model, 1, 20), two(model, 2, 20);
-  Tensor2<float> logits({1, kVocab});
-  const Tensor2<index_t> tokens = random_tokens(random, 1, 5);
+  Tensor2<float> logits({1, kForkVocab});
+  const Tensor2<index_t> tokens = fork_tokens(random, 1, 5);
   session.step(tokens, logits);
   EXPECT_TRUE(contains(error_of<ValueError>([&] { (void)two.fork(2); }), "[KvCache::fork]"));
   EXPECT_TRUE(contains(error_of<ValueError>([&] { (void)session.fork(0); }), "batch must"));
@@ -143,7 +143,7 @@ TEST(SessionFork, RefusesWhatSharedKeysCannotDo) {
       "hold no keys shared by its rows"));
   fork.clear();
   EXPECT_EQ(fork.room(), 20);
-  Tensor2<float> again({1, kVocab});
+  Tensor2<float> again({1, kForkVocab});
   fork.step(tokens, again);
   EXPECT_TRUE(std::ranges::equal(again.elements(), logits.elements()));
 }

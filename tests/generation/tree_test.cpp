@@ -21,14 +21,14 @@ using attn_test::error_of;
 using attn_test::Random;
 using Ids = std::vector<index_t>;
 
-constexpr index_t kVocab = 23;
+constexpr index_t kTreeVocab = 23;
 
 TensorView1<const index_t> view(const Ids& ids) { return {ids.data(), {std::ssize(ids)}}; }
 
 GptOptions draw_model(Random& random) {
   const index_t kind = random.integer(0, 4);
-  GptOptions options =
-      kind == 0 ? attn_test::gpt2_options(kVocab, 120) : attn_test::llama_options(kVocab, 120);
+  GptOptions options = kind == 0 ? attn_test::gpt2_options(kTreeVocab, 120)
+                                 : attn_test::llama_options(kTreeVocab, 120);
   if (kind == 2) {  // positions only by ALiBi
     options.layer.attention.rotary = {};
     options.layer.attention.alibi = true;
@@ -52,7 +52,7 @@ struct Tree {
       parents.push_back(parent);
       depths.push_back(parent < 0 ? 0 : depths[static_cast<std::size_t>(parent)] + 1);
     }
-    for (index_t i = 0; i < batch * n; ++i) tokens.push_back(random.integer(0, kVocab - 1));
+    for (index_t i = 0; i < batch * n; ++i) tokens.push_back(random.integer(0, kTreeVocab - 1));
   }
   /// A token and its ancestors, the first of them first.
   Ids path(index_t i) const {
@@ -72,7 +72,7 @@ TEST(TreeSession, EachTokenHasTheBitsOfDecodingItsPathAlone) {
     const auto element = random.pick<DType>({DType::F32, DType::BF16, DType::I8});
     GptSession<float> session(model, batch, 110, {}, element),
         plain(model, batch, 110, {}, element);
-    Tensor2<float> last({batch, kVocab}), alone({batch, kVocab});
+    Tensor2<float> last({batch, kTreeVocab}), alone({batch, kTreeVocab});
     const Tree prompt(random, batch, random.integer(1, 30), 1);
     const TensorView2<const index_t> first(prompt.tokens.data(),
                                            {batch, std::ssize(prompt.parents)});
@@ -82,13 +82,13 @@ TEST(TreeSession, EachTokenHasTheBitsOfDecodingItsPathAlone) {
       const index_t n = random.integer(1, 14), length = plain.length();
       const Tree tree(random, batch, n, session.max_decode_tokens());
       const TensorView2<const index_t> tokens(tree.tokens.data(), {batch, n});
-      Tensor3<float> logits({batch, n, kVocab});
+      Tensor3<float> logits({batch, n, kTreeVocab});
       session.step_tree(tokens, view(tree.parents), logits);
       EXPECT_EQ(session.length(), length + n);
       for (index_t i = 0; i < n; ++i) {
         for (const index_t at : tree.path(i)) plain.step(tokens.slice(1, at, at + 1), alone);
         for (index_t b = 0; b < batch; ++b) {
-          ASSERT_EQ(std::memcmp(&logits(b, i, 0), &alone(b, 0), kVocab * sizeof(float)), 0)
+          ASSERT_EQ(std::memcmp(&logits(b, i, 0), &alone(b, 0), kTreeVocab * sizeof(float)), 0)
               << "token " << i << " of row " << b;
         }
         plain.truncate_to(length);
@@ -103,11 +103,11 @@ TEST(TreeSession, EachTokenHasTheBitsOfDecodingItsPathAlone) {
 
 TEST(TreeSession, RefusesWhatItCannotVerify) {
   Random random(1);
-  GptOptions options = attn_test::llama_options(kVocab, 64);
+  GptOptions options = attn_test::llama_options(kTreeVocab, 64);
   const auto model = attn_test::random_module<Gpt<float>>(random, options);
   const Ids tokens = {1, 2, 3}, parents = {-1, 0, 0};
   const auto error = [&](GptSession<float>& session, const Ids& tree) {
-    Tensor3<float> logits({1, 3, kVocab});
+    Tensor3<float> logits({1, 3, kTreeVocab});
     const std::string text = error_of<ValueError>([&] {
       session.step_tree({tokens.data(), {1, 3}}, view(tree), logits);
     });
@@ -126,11 +126,11 @@ TEST(TreeSession, RefusesWhatItCannotVerify) {
   for (GptSession<float>* session : {&moved, &dropped}) {
     EXPECT_TRUE(contains(error(*session, parents), "[MultiHeadAttention] options with parents"));
   }
-  EXPECT_TRUE(contains(
-      error_of<ShapeError>([&] {
-        good.step_tree({tokens.data(), {1, 3}}, view({-1}), Tensor3<float>({1, 3, kVocab}).view());
-      }),
-      "[Gpt::forward_tree] parents must have shape (n) = (3)"));
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] {
+                         good.step_tree({tokens.data(), {1, 3}}, view({-1}),
+                                        Tensor3<float>({1, 3, kTreeVocab}).view());
+                       }),
+                       "[Gpt::forward_tree] parents must have shape (n) = (3)"));
   const auto functor = score_mod([](float s, int, int, int, int) { return s; });
   auto caches = model.make_caches(1, 8);
   const auto& layer = model.blocks.layers[0];
@@ -159,7 +159,7 @@ TEST(TreeSession, RefusesWhatItCannotVerify) {
   EXPECT_EQ(error(states, parents),
             "[ShortConvolution] parents must be none: the state of a token holds all before it; "
             "found some.");
-  Tensor2<float> logits({1, kVocab});
+  Tensor2<float> logits({1, kTreeVocab});
   states.step({tokens.data(), {1, 3}}, logits);
   EXPECT_TRUE(contains(error_of<ValueError>([&] { states.keep_path(2, {}); }),
                        "[KvCache::keep_path] the cache must hold keys"));
@@ -260,7 +260,7 @@ TEST(TreeDraft, PromptLookupJoinsContinuations) {
 TEST(TreeDraft, WidthTakesTheMostProbableOfEachDepth) {
   Random random(3);
   const auto model =
-      attn_test::random_module<Gpt<double>>(random, attn_test::gpt2_options(kVocab, 64));
+      attn_test::random_module<Gpt<double>>(random, attn_test::gpt2_options(kTreeVocab, 64));
   const Ids ids = {4, 7, 1};
   constexpr index_t kWidth = 3, kDepth = 3;
   GptSession<double> session(model, 1, 40);
@@ -275,8 +275,8 @@ TEST(TreeDraft, WidthTakesTheMostProbableOfEachDepth) {
       all.insert(all.end(), path.begin(), path.end());
       const auto logits = model(TensorView2<const index_t>(all.data(), {1, std::ssize(all)}));
       double sum = 0;
-      for (index_t x = 0; x < kVocab; ++x) sum += std::exp(logits(0, std::ssize(all) - 1, x));
-      for (index_t x = 0; x < kVocab; ++x) {
+      for (index_t x = 0; x < kTreeVocab; ++x) sum += std::exp(logits(0, std::ssize(all) - 1, x));
+      for (index_t x = 0; x < kTreeVocab; ++x) {
         Ids longer = path;
         longer.push_back(x);
         next.emplace_back(score + logits(0, std::ssize(all) - 1, x) - std::log(sum), longer);

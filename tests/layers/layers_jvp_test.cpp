@@ -82,7 +82,7 @@ TEST(LayersJvp, MultiHeadAttentionIsTheTransposeOfBackward) {
   }
 }
 
-attn::TransformerLayerOptions draw_layer(Random& random) {
+attn::TransformerLayerOptions draw_jvp_layer(Random& random) {
   attn::TransformerLayerOptions o;
   o.d_model = 12, o.nhead = 4, o.dim_feedforward = 20;
   o.dropout = random.pick<double>({0, 0.3});  // which jvp does not apply
@@ -109,7 +109,7 @@ TEST(LayersJvp, EncoderIsTheTransposeOfBackward) {
     Random random(n);
     SCOPED_TRACE(random.trace());
     attn::TransformerStackOptions o{.num_layers = random.integer(0, 2),
-                                    .layer = draw_layer(random),
+                                    .layer = draw_jvp_layer(random),
                                     .norm = random.chance(0.5)};
     if (o.num_layers == 2 && random.chance(0.3)) o.num_groups = 1;
     attn::Encoder<double> stack(o);
@@ -142,7 +142,7 @@ TEST(LayersJvp, EncoderLayerAgreesWithCentralDifferences) {
   for (std::uint64_t n = 200; n < 200 + draws(16); ++n) {
     Random random(n);
     SCOPED_TRACE(random.trace());
-    attn::TransformerLayerOptions o = draw_layer(random);
+    attn::TransformerLayerOptions o = draw_jvp_layer(random);
     o.attention.clip_qkv = 0;  // not smooth
     attn::EncoderLayer<double> layer(o);
     draw_parameters(random, layer, 0.5);

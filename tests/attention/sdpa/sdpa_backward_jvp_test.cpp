@@ -1,5 +1,5 @@
 // Tangents of attention's gradients against central differences; symmetry; same bits; refusals.
-#include "attn/attention/sdpa_backward_jvp.hpp"
+#include "attn/attention/jvp/sdpa_backward_jvp.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,10 +18,10 @@ using Tensor = attn::Tensor4<T>;
 
 /// Inputs of a call, and what forward and backward make of them.
 template <class T>
-struct Call {
+struct HessianCall {
   Tensor<T> q, k, v, d_out;
 
-  Call(Random& random, const attn::Shape<4>& queries, const attn::Shape<4>& keys, index_t dv)
+  HessianCall(Random& random, const attn::Shape<4>& queries, const attn::Shape<4>& keys, index_t dv)
       : q(random.tensor<T, 4>(queries)),
         k(random.tensor<T, 4>(keys)),
         v(random.tensor<T, 4>({keys[0], keys[1], keys[2], dv})),
@@ -39,7 +39,7 @@ attn::Tensor1<T> joined(const Tensor<T>& q, const Tensor<T>& k, const Tensor<T>&
 }
 
 template <class T, class... Functors>
-attn::Tensor1<T> gradients(const Call<T>& at, attn::AttentionOptions<T> options,
+attn::Tensor1<T> gradients(const HessianCall<T>& at, attn::AttentionOptions<T> options,
                            const Functors&... functors) {
   attn::Tensor3<T> lse({at.q.extent(0), at.q.extent(1), at.q.extent(2)});
   options.lse = lse.view();
@@ -52,7 +52,8 @@ attn::Tensor1<T> gradients(const Call<T>& at, attn::AttentionOptions<T> options,
 
 /// The gradients and their tangents.
 template <class T, class... Functors>
-std::array<attn::Tensor1<T>, 2> gradient_tangents(const Call<T>& at, const Call<T>& along,
+std::array<attn::Tensor1<T>, 2> gradient_tangents(const HessianCall<T>& at,
+                                                  const HessianCall<T>& along,
                                                   attn::AttentionOptions<T> options,
                                                   const Functors&... functors) {
   attn::Tensor3<T> lse({at.q.extent(0), at.q.extent(1), at.q.extent(2)}), d_lse(lse.shape());
@@ -69,7 +70,7 @@ std::array<attn::Tensor1<T>, 2> gradient_tangents(const Call<T>& at, const Call<
 }
 
 template <class T>
-Direction direction_of(Call<T>& at, const Call<T>& along) {
+Direction direction_of(HessianCall<T>& at, const HessianCall<T>& along) {
   Direction direction;
   direction.add(at.q, along.q), direction.add(at.k, along.k), direction.add(at.v, along.v);
   direction.add(at.d_out, along.d_out);
@@ -87,7 +88,7 @@ TEST(AttentionHessian, AgreesWithCentralDifferencesOfBackward) {
                   kv_len = random.chance(0.2) ? random.integer(250, 280) : random.integer(1, 40),
                   d = random.integer(1, 9), dv = random.integer(1, 9);
     const attn::Shape<4> queries{batch, heads, q_len, d}, keys{batch, kv_heads, kv_len, d};
-    Call<double> at(random, queries, keys, dv), along(random, queries, keys, dv);
+    HessianCall<double> at(random, queries, keys, dv), along(random, queries, keys, dv);
     attn::AttentionOptions<double> options;
     const auto bias = random.tensor<double, 4>({1, heads, q_len, kv_len});
     const auto sinks = random.tensor<double, 1>({heads}),
@@ -126,7 +127,7 @@ TEST(AttentionHessian, AgreesWithCentralDifferencesOfBackward) {
 TEST(AttentionHessian, TakesPackedSequences) {
   Random random(6);
   const attn::Shape<4> queries{1, 4, 40, 5}, keys{1, 2, 170, 5};
-  Call<double> at(random, queries, keys, 3), along(random, queries, keys, 3);
+  HessianCall<double> at(random, queries, keys, 3), along(random, queries, keys, 3);
   attn::Tensor1<index_t> of_q({4}), of_k({4});
   of_q(1) = 10, of_q(2) = 10, of_q(3) = 40;  // one sequence has no queries
   of_k(1) = 12, of_k(2) = 20, of_k(3) = 170;
@@ -145,8 +146,8 @@ TEST(AttentionHessian, TakesPackedSequences) {
 TEST(AttentionHessian, IsSymmetric) {
   Random random(3);
   const attn::Shape<4> queries{2, 4, 30, 8}, keys{2, 2, 50, 8};
-  const Call<double> at(random, queries, keys, 6);
-  Call<double> u(random, queries, keys, 6), w(random, queries, keys, 6);
+  const HessianCall<double> at(random, queries, keys, 6);
+  HessianCall<double> u(random, queries, keys, 6), w(random, queries, keys, 6);
   u.d_out.fill(0), w.d_out.fill(0);
   const attn::AttentionOptions<double> options{.mask = attn::causal()};
   const double one = dot(joined(u.q, u.k, u.v), gradient_tangents(at, w, options)[1]),
@@ -158,7 +159,7 @@ TEST(AttentionHessian, IsSymmetric) {
 TEST(AttentionHessian, SameBitsOnAnyThreads) {
   Random random(4);
   const attn::Shape<4> queries{2, 4, 120, 16}, keys{2, 2, 300, 16};
-  const Call<float> at(random, queries, keys, 16), along(random, queries, keys, 16);
+  const HessianCall<float> at(random, queries, keys, 16), along(random, queries, keys, 16);
   const ThreadExecutor three(3);
   const attn::SerialExecutor one;
   attn::AttentionOptions<float> options{.mask = attn::causal()};
@@ -173,7 +174,7 @@ TEST(AttentionHessian, SameBitsOnAnyThreads) {
 
 TEST(AttentionHessian, RefusesWhatHasNoSecondDerivative) {
   Random random(5);
-  const Call<double> at(random, {1, 1, 2, 4}, {1, 1, 3, 4}, 4);
+  const HessianCall<double> at(random, {1, 1, 2, 4}, {1, 1, 3, 4}, 4);
   const auto refused = [&](const attn::AttentionOptions<double>& options, const auto&... functors) {
     return error_of<attn::ValueError>(
         [&] { (void)gradient_tangents(at, at, options, functors...); });
@@ -184,7 +185,7 @@ TEST(AttentionHessian, RefusesWhatHasNoSecondDerivative) {
   EXPECT_TRUE(contains(refused({.masked_row = attn::MaskedRow::mean}), "masked_row must not"));
   const auto twice = [](auto s, index_t, index_t, index_t, index_t) { return 2.0 * s; };
   EXPECT_TRUE(contains(refused({}, attn::score_mod(twice)), "score_mod must not be given"));
-  const Call<double> other(random, {1, 1, 2, 4}, {1, 1, 4, 4}, 4);
+  const HessianCall<double> other(random, {1, 1, 2, 4}, {1, 1, 4, 4}, 4);
   const attn::Tensor3<double> lse({1, 1, 2});
   Tensor<double> d_q(at.q.shape()), d_k(at.k.shape()), d_v(at.v.shape());
   EXPECT_TRUE(contains(error_of<attn::ShapeError>([&] {

@@ -1,5 +1,5 @@
 // Attention's tangent against nested loops; <J v, w> = <v, J^T w> with backward; same bits; NaN.
-#include "attn/attention/sdpa_jvp.hpp"
+#include "attn/attention/jvp/sdpa_jvp.hpp"
 
 #include <cmath>
 #include <cstdlib>

@@ -88,7 +88,7 @@ Tensor3<double> reference(MultiHeadAttention<T> gated, const Tensor3<T>& x) {
 
 /// Tolerance: five successive sums of at most 64 products, relative to the largest result.
 template <class T>
-void expect_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
+void expect_gate_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
   double largest = 1;
   for (const double value : expected.elements()) largest = std::max(largest, std::abs(value));
   for (Index i = 0; i < found.size(); ++i) {
@@ -105,7 +105,7 @@ void expect_definition(Random& random) {
   const Index seq = random.integer(1, 20);
   const auto x = random.tensor<T, 3>({random.integer(1, 3), seq, module.options().embed_dim});
   const auto expected = reference(module, x);
-  expect_near(module(x, {.mask = causal()}), expected);
+  expect_gate_near(module(x, {.mask = causal()}), expected);
   // In pieces, by a cache.
   auto cache = module.make_cache(x.extent(0), seq);
   Tensor3<T> pieces({x.extent(0), seq, module.out_dim()});
@@ -115,7 +115,7 @@ void expect_definition(Random& random) {
     module.forward(part, part, part, pieces.view().slice(1, begin, end), {.mask = causal()},
                    {.cache = &cache});
   }
-  expect_near(pieces, expected);
+  expect_gate_near(pieces, expected);
 }
 
 TEST(OutputGate, MultipliesHeadsBySigmoids) {
@@ -144,7 +144,7 @@ TEST(OutputGate, GradientsAgreeWithCentralDifferences) {
     };
     auto gradients = attn::gradients_of(module);
     attn::forward(module, x, x, x, out, saved, options);
-    expect_near(out, reference(module, x));
+    expect_gate_near(out, reference(module, x));
     attn::backward(module, d, saved, {.d_query = d_x}, gradients, options);
     expect_gradient("x", random, x.elements(), d_x.elements(), loss);
     expect_module_gradients(random, module, gradients, loss);

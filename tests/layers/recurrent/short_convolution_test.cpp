@@ -59,7 +59,7 @@ Tensor3<double> reference(const ShortConvolution<T>& m, const Tensor3<T>& x) {
 /// Tolerance: sums of at most 20 and 5 products, three of them multiplied with each other, whose
 /// factors are at most about 10.
 template <class T>
-void expect_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
+void expect_convolution_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
   double largest = 1;
   for (const double value : expected.elements()) largest = std::max(largest, std::abs(value));
   for (Index i = 0; i < found.size(); ++i) {
@@ -70,12 +70,12 @@ void expect_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
 }
 
 template <class T>
-void expect_definition(Random& random, attn::Isa isa) {
+void expect_convolution(Random& random, attn::Isa isa) {
   auto module = random_module<ShortConvolution<T>>(random, draw_convolution(random));
   if (random.chance(0.5)) module.pack();
   const auto x =
       random.tensor<T, 3>({random.integer(1, 3), random.integer(0, 9), module.options().d_model});
-  expect_near(module(x, {}, {.isa = isa}), reference(module, x));
+  expect_convolution_near(module(x, {}, {.isa = isa}), reference(module, x));
 }
 
 TEST(ShortConvolution, AgreesWithLoops) {
@@ -83,8 +83,8 @@ TEST(ShortConvolution, AgreesWithLoops) {
     for (std::uint64_t n = 0; n < draws(60); ++n) {
       Random random(n);
       SCOPED_TRACE(random.trace());
-      expect_definition<double>(random, isa);
-      expect_definition<float>(random, isa);
+      expect_convolution<double>(random, isa);
+      expect_convolution<float>(random, isa);
       if (HasFailure()) return;
     }
   }
@@ -223,7 +223,7 @@ TEST(ShortConvolutionBackward, AgreesWithCentralDifferences) {
     attn::forward(module, x, out, saved, residual);
     auto expected = reference(module, x);
     for (Index i = 0; i < x.size(); ++i) expected.data()[i] += residual.data()[i];
-    expect_near(out, expected);
+    expect_convolution_near(out, expected);
     attn::backward(module, d, saved, d_x, gradients, residual);
     for (Index i = 0; i < x.size(); ++i) d_x.data()[i] -= residual.data()[i];
     expect_gradient("x", random, x.elements(), d_x.elements(), loss);

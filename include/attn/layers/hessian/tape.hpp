@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "attn/attention/sdpa_backward_jvp.hpp"
+#include "attn/attention/jvp/sdpa_backward_jvp.hpp"
 #include "attn/kernels/rows/row_backward_jvp.hpp"
 #include "attn/layers/hessian/linear_backward_jvp.hpp"
 #include "attn/layers/jvp/linear_jvp.hpp"

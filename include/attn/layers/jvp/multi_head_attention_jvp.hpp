@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/sdpa_jvp.hpp"
+#include "attn/attention/jvp/sdpa_jvp.hpp"
 #include "attn/layers/jvp/linear_jvp.hpp"
 #include "attn/layers/multi_head_attention_backward.hpp"
 

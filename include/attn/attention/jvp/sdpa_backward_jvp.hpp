@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/jvp/sdpa_jvp.hpp"
 #include "attn/attention/sdpa_backward.hpp"
-#include "attn/attention/sdpa_jvp.hpp"
 #include "attn/core/dual/dual_view.hpp"
 
 ATTN_NAMESPACE_BEGIN
