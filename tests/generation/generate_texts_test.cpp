@@ -97,6 +97,26 @@ TEST(GenerateTexts, TakesOnlySessionsThatFitTogether) {
               "[GptSession::step_together] sessions must be of one model, of one row, and have the "
               "same options; found others.");
   }
+  const Tensor4<index_t> gather({1, 1, 1, 1});
+  const Tensor1<index_t> lengths({1}, {1});
+  GptSession<float> gathering(model.gpt(), 1, 8, {.gather = gather}),
+      of_lengths(model.gpt(), 1, 8, {.mask = key_lengths(lengths)}),
+      of_codes(model.gpt(), 1, 8, {.precision = AttentionPrecision::int8});
+  const auto refused = [&](GptSession<float>& first, GptSession<float>& second) {
+    GptSession<float>* const both[] = {&first, &second};
+    return error_of<ValueError>([&] { GptSession<float>::step_together(both, tokens, logits); });
+  };
+  for (const auto& [held, name] : {std::pair(&gathering, "gather"), {&of_lengths, "key_lengths"}}) {
+    const std::string expected =
+        std::string(
+            "[GptSession::step_together] options must hold no tensor with an axis of rows, "
+            "queries or keys; found ") +
+        name + ".";
+    EXPECT_EQ(refused(*held, a), expected);
+    EXPECT_EQ(refused(a, *held), expected);
+    EXPECT_EQ(refused(*held, *held), expected);
+  }
+  EXPECT_TRUE(contains(refused(a, of_codes), "have the same options"));
   GptSession<float>* const both[] = {&a, &b};
   const Tensor1<index_t> unknown({2}, {1, 262});
   EXPECT_THROW(GptSession<float>::step_together(both, unknown, logits), ValueError);

@@ -263,18 +263,68 @@ TEST(RecurrentSession, RefusesWhatAStateCannotDo) {
   const auto refused = [&](const AttentionOptions<float>& given) {
     return error_of<ValueError>([&] { (void)model(tokens, given); });
   };
-  EXPECT_TRUE(contains(refused({.mask = sliding_window(2, 0)}),
-                       "[EncoderLayer] mask must be causal() alone with recurrent layers"));
+  constexpr const char* kWindow =
+      "[EncoderLayer] mask must be causal() alone with recurrent layers; found a sliding window.";
+  EXPECT_EQ(refused({.mask = sliding_window(2, 0)}), kWindow);
+  EXPECT_EQ(error_of<ValueError>(
+                [&] { GptSession<float>(model, 1, 30, {.mask = sliding_window(2, 0)}); }),
+            kWindow);
+  EXPECT_TRUE(contains(refused({.mask = chunked(2)}), "found chunks"));
+  EXPECT_TRUE(contains(refused({.offset = top_left}), "be bottom_right"));
+  EXPECT_TRUE(contains(refused({.offset = query_offset(3)}), "found 3"));
+  EXPECT_TRUE(contains(refused({.first_key = 3}), "first_key must be 0"));
   const Tensor1<index_t> lengths({2}, {4, 2});
   EXPECT_TRUE(contains(refused({.mask = key_lengths(lengths)}),
                        "hold no tensor with an axis of rows, queries or keys"));
   EXPECT_TRUE(contains(error_of<ValueError>([&] { (void)model.make_caches(1, 8, 4); }),
                        "window, with a state,"));
+  const Tensor4<index_t> gather({2, 1, 4, 1});
+  EXPECT_EQ(refused({.gather = gather}),
+            "[EncoderLayer] options with recurrent layers must hold no tensor with an axis of "
+            "rows, queries or keys; found gather.");
   // A step that fails leaves the session as it was.
   EXPECT_TRUE(
       contains(error_of<ValueError>([&] { session.step(recurrent_tokens(random, 1, 23), logits); }),
                "must lie in 0 .. 22; found 23"));
   for (const KvCache<float>& cache : session.caches()) EXPECT_EQ(cache.length(), 8);
+}
+
+/// Attention refuses positions beyond its rotary table, after the layers in front have run.
+TEST(RecurrentSession, AFailedStepLeavesAllStates) {
+  for (std::uint64_t n = 0; n < 6; ++n) {
+    Random random(n);
+    SCOPED_TRACE(random.trace());
+    GptOptions options = draw_options(random);
+    options.mixers = {n % 2 == 0 ? TokenMixer::short_convolution : TokenMixer::gated_delta,
+                      TokenMixer::attention};
+    options.layer.attention.rotary = RotaryOptions{.max_positions = 7};
+    const auto model = attn_test::random_module<Gpt<float>>(random, options);
+    GptSession<float> session(model, 1, 30), other(model, 1, 30);
+    Tensor2<float> logits({1, kVocab}), expected({1, kVocab});
+    const auto prompt = random_tokens(random, 1, 5), next = random_tokens(random, 1, 1),
+               many = random_tokens(random, 1, 3);
+    const auto fails = [&] {
+      EXPECT_THROW(session.step(many, logits), ValueError);
+      GptSession<float>* both[] = {&other, &session};  // `other` is full
+      const Tensor1<index_t> two({2}, {1, 2});
+      Tensor2<float> rows({2, kVocab});
+      EXPECT_THROW(GptSession<float>::step_together(both, two, rows), ValueError);
+    };
+    for (GptSession<float>* one : {&session, &other}) one->step(prompt, logits);
+    for (GptSession<float>* one : {&session, &other}) one->step(next, logits);
+    other.step(next, expected);
+    fails();
+    EXPECT_TRUE(session.can_truncate_to(5));
+    session.step(next, logits);
+    EXPECT_TRUE(
+        std::ranges::equal(std::span(logits.data(), kVocab), std::span(expected.data(), kVocab)));
+    session.truncate_to(6);
+    fails();
+    session.step(next, logits);
+    EXPECT_TRUE(
+        std::ranges::equal(std::span(logits.data(), kVocab), std::span(expected.data(), kVocab)));
+    EXPECT_TRUE(session.can_truncate_to(6) && other.can_truncate_to(6));
+  }
 }
 
 }  // namespace

@@ -573,6 +573,11 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   fails("llama", "vocab_size", 1 << 24, "describe a model that ");
   fails("llama", "max_position_embeddings", 1 << 24, "for weights of this size");
   fails("gpt2", "n_positions", 1 << 24, "describe a model that ");
+  fails("lfm2", "conv_L_cache", 1 << 22, "describe a model that ");
+  for (const char* size : {"linear_key_head_dim", "linear_value_head_dim", "linear_num_value_heads",
+                           "linear_conv_kernel_dim"}) {
+    fails("qwen3_next", size, 1 << 20, "describe a model that ");
+  }
   fails("llama", "num_key_value_heads", 3, "divide num_attention_heads = 4; found 3");
   fails("llama", "rms_norm_eps", "no", "key \"rms_norm_eps\" must be a finite number");
   fails("llama", "tie_word_embeddings", 1, "key \"tie_word_embeddings\" must be true or false");

@@ -33,7 +33,7 @@ ATTN_NAMESPACE_BEGIN
 ///
 /// A cache with state_size > 0 belongs to a recurrent layer. It holds the state after all positions
 /// and the state before the last advance(), so that it can be truncated to these two lengths or
-/// to 0.
+/// to 0; and memory for a third state, so that undo_to() loses neither.
 template <class T>
 class KvCache {
  public:
@@ -102,12 +102,13 @@ class KvCache {
   std::size_t bytes() const { return storage_.bytes() + state_.bytes(); }
 
   /// Appends n positions of a recurrent layer: state() becomes state_before(), and the caller
-  /// writes the new state() (batch, state_size). Throws ValueError for the reasons of extend().
+  /// writes the new state() (batch, state_size). Without positions, n = 0, all states stay. Throws
+  /// ValueError for the reasons of extend().
   void advance(index_t n) {
     check_has_state("KvCache::advance", true);
     const index_t before = length();
     storage_.make_room("KvCache::advance", n);
-    state_.advance(before);
+    if (n > 0) state_.advance(before);
   }
   TensorView2<Accumulator<T>> state() { return state_.now(); }
   TensorView2<const Accumulator<T>> state() const { return state_.now(); }
@@ -186,6 +187,12 @@ class KvCache {
   /// Removes the last positions until length() is `length`, by truncate().
   void truncate_to(index_t length) {
     state_.truncate_to("KvCache::truncate_to", this->length(), length);
+    storage_.truncate_to(length);
+  }
+  /// Undoes the last append, extend() or advance(), if any since length() was `length`, by
+  /// truncate_to(); state_before(), too, is then what it was.
+  void undo_to(index_t length) {
+    if (length < this->length() && options().state_size > 0) state_.undo();
     storage_.truncate_to(length);
   }
   /// Whether truncate_to() succeeds.

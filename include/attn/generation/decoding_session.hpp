@@ -119,6 +119,7 @@ class GptSession {
     const GptSession& first = *sessions[0];
     std::vector<std::span<KvCache<T>>> conversations;
     for (GptSession* session : sessions) {
+      detail::refuse_extents("GptSession::step_together", "options", session->options_);
       if (session->model_ != first.model_ || session->batch_ != 1 ||
           !are_alike(session->options_, first.options_)) {
         throw ValueError(message("GptSession::step_together", "sessions",
@@ -215,16 +216,22 @@ class GptSession {
                         const AttentionOptions<Accumulator<T>>& b) {
     const auto of = [](const AttentionOptions<Accumulator<T>>& o) {
       return std::tuple(o.mask.causal, o.mask.left, o.mask.right, o.mask.chunk, o.scale, o.softcap,
-                        o.offset.kind, o.offset.value, o.alibi_slopes.data(),
-                        o.relative_bias.data(), o.sinks.data(), o.masked_row, o.dropout.p,
-                        o.dropout.seed);
+                        o.offset.kind, o.offset.value, o.first_key, o.masked_row, o.dropout.p,
+                        o.dropout.seed, o.precision);
     };
-    return of(a) == of(b);
+    return of(a) == of(b) && detail::is_same_view(a.alibi_slopes, b.alibi_slopes) &&
+           detail::is_same_view(a.relative_bias, b.relative_bias) &&
+           detail::is_same_view(a.sinks, b.sinks);
   }
 
   static std::vector<KvCache<T>> make_caches(const Gpt<T>& model, index_t batch, index_t capacity,
                                              const AttentionOptions<Accumulator<T>>& options,
                                              std::optional<DType> element) {
+    AttentionOptions<Accumulator<T>> causal_options = options;
+    causal_options.mask = options.mask & causal();
+    for (const auto& layer : model.blocks.layers) {
+      if (layer.is_recurrent()) detail::check_recurrent_options(causal_options);
+    }
     const bool moves =
         options.mask.key_lengths || options.offset.kind != QueryOffset::Kind::bottom_right;
     index_t window = options.mask.left;

@@ -25,11 +25,11 @@ struct DecoderLayerCache {
     return self.is_like(other.self) && memory.is_like(other.memory);
   }
 
-  /// See KvCache::length() and truncate_to().
+  /// See KvCache::length() and undo_to().
   Length length() const { return {.self = self.length(), .memory = memory.length()}; }
-  void truncate_to(const Length& length) {
-    self.truncate_to(length.self);
-    memory.truncate_to(length.memory);
+  void undo_to(const Length& length) {
+    self.undo_to(length.self);
+    memory.undo_to(length.memory);
   }
 };
 

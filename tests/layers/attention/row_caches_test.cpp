@@ -129,7 +129,7 @@ TEST(RowCaches, AreAsTheyWereWhereTheCallFails) {
   const Tensor1<index_t> lengths({2}, {1, 1});
   EXPECT_EQ(error({roomy, other}, {.mask = key_lengths(lengths)}),
             "[MultiHeadAttention] options with row_caches must hold no tensor with an axis of "
-            "rows, queries or keys; found some.");
+            "rows, queries or keys; found key_lengths.");
   for (const KvCache<float>& cache : roomy) EXPECT_EQ(cache.length(), 0);
   for (const KvCache<float>& cache : full) EXPECT_EQ(cache.length(), 2);
   // The second layer's attention throws: the keys that the first layer appended are removed.

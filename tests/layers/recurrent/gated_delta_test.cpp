@@ -176,6 +176,24 @@ TEST(GatedDelta, CallsWithAStateHaveTheBitsOfOneCall) {
   }
 }
 
+TEST(GatedDelta, DecayIsOfTheSoftplusInBothTypes) {
+  const auto expect = []<class T>(T x) {
+    const Tensor3<T> ba({1, 1, 2}, {T{0}, x});
+    const attn::Tensor1<T> zero({1});
+    Tensor3<T> beta({1, 1, 1}), decay({1, 1, 1});
+    attn::detail::delta_rates<T>({.d_model = 1}, attn::const_view(ba), attn::const_view(zero),
+                                 attn::const_view(zero), beta.view(), decay.view());
+    const long double exact = std::log1p(std::exp(static_cast<long double>(x)));
+    EXPECT_NEAR(static_cast<double>(-decay(0, 0, 0) / exact), 1,
+                4 * static_cast<double>(std::numeric_limits<T>::epsilon()))
+        << x;
+  };
+  for (const double x : {-700.0, -80.0, -20.0, -1.0, 0.0, 1.0, 19.9, 20.0, 20.1, 30.0, 700.0}) {
+    expect(x);
+    if (std::abs(x) < 81) expect(static_cast<float>(x));
+  }
+}
+
 TEST(GatedDelta, RowCachesAndThreadsGiveTheBitsOfCallsOfTheirOwn) {
   const ThreadExecutor three(3);
   for (std::uint64_t n = 0; n < draws(20); ++n) {

@@ -185,6 +185,45 @@ TEST(ShortConvolution, KeepsTwoStates) {
   EXPECT_TRUE(std::equal(found.data(), found.data() + found.size(), expected.data()));
 }
 
+TEST(ShortConvolution, CallsThatFailAndCallsWithoutTokensChangeNoState) {
+  Random random(2);
+  const auto module = random_module<ShortConvolution<float>>(
+      random, ShortConvolutionOptions{.d_model = 3, .width = 3});
+  auto cache = module.make_cache(1, 20), alone = module.make_cache(1, 20);
+  const auto expect_same = [&] {
+    for (Index length = 0; length <= alone.length(); ++length) {
+      EXPECT_EQ(cache.can_truncate_to(length), alone.can_truncate_to(length)) << length;
+    }
+    auto one = cache, other = alone;
+    ASSERT_EQ(one.length(), other.length());
+    for (int back = 0; back < 2; ++back) {
+      EXPECT_TRUE(
+          std::ranges::equal(std::span(one.state().data(), 6), std::span(other.state().data(), 6)));
+      if (back == 1 || !other.can_truncate_to(other.length() - 2)) return;
+      one.truncate_to(one.length() - 2);
+      other.truncate_to(other.length() - 2);
+    }
+  };
+  for (int step = 0; step < 12; ++step) {
+    const auto x = random.tensor<float, 3>({1, 2, 3});
+    if (step == 4) {  // the state before is none
+      for (KvCache<float>* one : {&cache, &alone}) one->truncate_to(6);
+    } else if (step == 7) {
+      for (KvCache<float>* one : {&cache, &alone}) one->clear();
+    } else {
+      for (KvCache<float>* one : {&cache, &alone}) module(x, {.cache = one});
+    }
+    for (int call = 0; call < 2; ++call) {
+      module(Tensor3<float>({1, 0, 3}), {.cache = &cache});
+      cache.advance(0);
+      expect_same();
+      const attn::detail::CacheGuard guard(&cache);  // as of a stack whose next layer fails
+      module(x, {.cache = &cache});
+    }
+    expect_same();
+  }
+}
+
 TEST(ShortConvolution, RefusesWhatDoesNotFit) {
   const auto value = [](const auto& f) { return error_of<attn::ValueError>(f); };
   const auto shape = [](const auto& f) { return error_of<attn::ShapeError>(f); };
@@ -195,6 +234,10 @@ TEST(ShortConvolution, RefusesWhatDoesNotFit) {
   const Tensor3<float> x({2, 1, 3});
   EXPECT_TRUE(contains(shape([&] { module(Tensor3<float>({2, 1, 4})); }), "[ShortConvolution] x"));
   EXPECT_TRUE(contains(value([&] { (void)module.make_cache(1, 8, 4); }), "window, with a state,"));
+  // States of bfloat16 layers are float: this size would overflow.
+  EXPECT_TRUE(contains(
+      value([] { KvCache<attn::bfloat16>({.capacity = 1, .state_size = Index{1} << 60}); }),
+      "state_size must lie in 1 .. 1152921504606846975"));
   KvCache<float> keys({.batch = 2, .capacity = 4, .head_dim = 3}), other = module.make_cache(1, 4);
   EXPECT_TRUE(contains(value([&] { keys.advance(1); }), "state_size must be positive; found 0"));
   EXPECT_TRUE(contains(value([&] { (void)other.extend(1); }), "state_size must be 0; found 6"));

@@ -531,6 +531,11 @@ TEST(GgufArchitectures, Lfm2) {
   EXPECT_TRUE(attn_test::contains(error(tiny), "be the same for all layers with attention"));
   tiny.set("attention.head_count_kv", std::vector<std::int32_t>{2, 0, 2});
   EXPECT_TRUE(attn_test::contains(error(tiny), "be one per layer, 4; found 3"));
+  TinyGguf wide("lfm2_old", "lfm2");  // refused before memory is allocated
+  wide.set("shortconv.l_cache", std::uint32_t{1} << 24);
+  EXPECT_TRUE(attn_test::contains(
+      attn_test::error_of<ShapeError>([&] { LanguageModel model(wide.save()); }),
+      "shortconv.conv"));
   TinyGguf llama("llama", "llama");
   llama.set("attention.head_count_kv", std::vector<std::int32_t>{2, 0});
   EXPECT_TRUE(attn_test::contains(error(llama), "be the same for all layers with attention"));

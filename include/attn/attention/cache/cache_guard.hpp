@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// On destruction, truncates caches to their lengths at construction unless commit() was called.
+/// On destruction, undoes one call that appended to the caches unless commit() was called.
 /// Ignores caches of unequal lengths, which the call that appends to them refuses.
 template <class Cache>
 class CacheGuard {
@@ -28,7 +28,7 @@ class CacheGuard {
   CacheGuard(const CacheGuard&) = delete;
   CacheGuard& operator=(const CacheGuard&) = delete;
   ~CacheGuard() {
-    for (Cache& cache : caches_) cache.truncate_to(length_);
+    for (Cache& cache : caches_) cache.undo_to(length_);
   }
   void commit() { caches_ = {}; }
 

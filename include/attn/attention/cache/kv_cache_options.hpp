@@ -96,7 +96,8 @@ KvCacheOptions checked_cache(KvCacheOptions options) {
   check("batch", options.batch, 1, kMax);
   check("capacity", options.capacity, 1, kMax);
   if (has_state) {
-    check("state_size", options.state_size, 1, kMax / index_t{sizeof(T)} / options.batch);
+    check("state_size", options.state_size, 1,
+          kMax / index_t{sizeof(Accumulator<T>)} / options.batch);
     check("window, with a state,", options.window, 0, 0);
   } else {
     check("num_kv_heads", options.num_kv_heads, 1, kMax);

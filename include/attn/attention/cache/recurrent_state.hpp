@@ -1,4 +1,4 @@
-// RecurrentState: the numbers that a recurrent layer keeps between calls, after its last two steps.
+// RecurrentState: the numbers that a recurrent layer keeps between calls, after its last steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,14 +13,14 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Numbers (batch, size) after the last step and before it. A step writes into the memory of the
-/// state before the previous step, so that the last step can be taken back.
+/// Numbers (batch, size) after the last step and before it, so that the last step can be taken
+/// back. A step writes to a third state: if the step fails, both are still there.
 template <class A>
 class RecurrentState {
  public:
   RecurrentState() = default;
   RecurrentState(index_t batch, index_t size)
-      : now_(Tensor2<A>::zero_pages({batch, size})), before_(now_) {}
+      : now_(Tensor2<A>::zero_pages({batch, size})), before_(now_), older_(now_) {}
 
   /// A state of `batch` rows that all equal the one row of this one.
   RecurrentState fork(index_t batch) const {
@@ -37,14 +37,19 @@ class RecurrentState {
   TensorView2<A> now() { return now_.view(); }
   TensorView2<const A> now() const { return now_.view(); }
   TensorView2<const A> before() const { return before_.view(); }
-  std::size_t bytes() const {
-    return static_cast<std::size_t>(now_.size() + before_.size()) * sizeof(A);
-  }
+  std::size_t bytes() const { return 3 * static_cast<std::size_t>(now_.size()) * sizeof(A); }
 
   /// Begins a step after `length` positions: now() becomes before(), and now() is to be written.
   void advance(index_t length) {
+    std::swap(before_, older_);
     std::swap(now_, before_);
-    length_before_ = length;
+    length_older_ = std::exchange(length_before_, length);
+  }
+  /// Undoes the last advance(): all states are those before it.
+  void undo() {
+    std::swap(now_, before_);
+    std::swap(before_, older_);
+    length_before_ = length_older_;
   }
 
   /// Whether the state after `to` of `length` positions is kept: after all of them, before the last
@@ -81,8 +86,9 @@ class RecurrentState {
   }
 
  private:
-  Tensor2<A> now_, before_;
-  index_t length_before_ = 0;  ///< of before_; 0 if that is no state
+  Tensor2<A> now_, before_, older_;  ///< older_: before the step that led to before_
+  index_t length_before_ = 0;        ///< of before_; 0 if that is no state
+  index_t length_older_ = 0;         ///< length_before_ before the last step
 };
 
 }  // namespace detail

@@ -55,17 +55,43 @@ inline index_t appended_keys(const MultiHeadAttentionOptions& o) {
   return index_t{o.add_bias_kv} + index_t{o.add_zero_attn};
 }
 
-/// Whether options fix the batch, the number of queries or the number of keys.
+/// The name of an option that fixes the batch, the number of queries or the number of keys; empty
+/// if there is none.
 template <class T>
-bool has_extents(const AttentionOptions<T>& o) {
+std::string_view option_with_extents(const AttentionOptions<T>& o) {
   const Mask& m = o.mask;
-  const bool in_mask = m.num_dense > 0 || m.key_lengths || m.query_lengths || m.left_padding ||
-                       m.prefix_lengths || m.documents;
-  const bool in_inputs = o.offset.kind == QueryOffset::Kind::per_row || o.batch_alibi_slopes ||
-                         o.qv || o.cu_seqlens_q || o.cu_seqlens_k || o.block_table;
-  const bool in_outputs =
-      o.scores || o.weights || o.average_weights || o.column_sums || o.max_logits || o.lse;
-  return in_mask || in_inputs || in_outputs;
+  const std::pair<std::string_view, bool> options[] = {
+      {"a dense mask", m.num_dense > 0},
+      {"key_lengths", bool{m.key_lengths}},
+      {"query_lengths", bool{m.query_lengths}},
+      {"left_padding", bool{m.left_padding}},
+      {"prefix_lengths", bool{m.prefix_lengths}},
+      {"documents", bool{m.documents}},
+      {"query_offsets", o.offset.kind == QueryOffset::Kind::per_row},
+      {"batch_alibi_slopes", bool{o.batch_alibi_slopes}},
+      {"qv", bool{o.qv}},
+      {"cu_seqlens_q", bool{o.cu_seqlens_q}},
+      {"cu_seqlens_k", bool{o.cu_seqlens_k}},
+      {"block_table", bool{o.block_table}},
+      {"gather", bool{o.gather}},
+      {"scores", bool{o.scores}},
+      {"weights", bool{o.weights}},
+      {"average_weights", bool{o.average_weights}},
+      {"column_sums", bool{o.column_sums}},
+      {"max_logits", bool{o.max_logits}},
+      {"lse", bool{o.lse}}};
+  const auto* found = std::ranges::find(options, true, &std::pair<std::string_view, bool>::second);
+  return found == std::end(options) ? "" : found->first;
+}
+
+/// Throws ValueError for such an option. `argument`: the options' name in the message.
+template <class T>
+void refuse_extents(std::string_view function, std::string_view argument,
+                    const AttentionOptions<T>& options) {
+  const std::string_view found = option_with_extents(options);
+  if (found.empty()) return;
+  throw ValueError(
+      message(function, argument, "hold no tensor with an axis of rows, queries or keys", found));
 }
 
 /// Number of keys before those of this call.
@@ -177,8 +203,7 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
   check_value(std::ssize(call.row_caches) == batch, "row_caches",
               "be one per batch row, " + std::to_string(batch),
               std::to_string(call.row_caches.size()));
-  check_value(!has_extents(options), "options with row_caches",
-              "hold no tensor with an axis of rows, queries or keys", "some");
+  refuse_extents(function, "options with row_caches", options);
   for (auto cache = call.row_caches.begin(); cache != call.row_caches.end(); ++cache) {
     check_value(*cache != nullptr && std::find(call.row_caches.begin(), cache, *cache) == cache,
                 "row_caches", "be a cache of its own for each batch row", "a repeated or null one");

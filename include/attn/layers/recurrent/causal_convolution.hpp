@@ -22,7 +22,7 @@ struct CausalConvolution {
 
   CausalConvolution() = default;
   CausalConvolution(index_t channels, index_t width, bool with_bias)
-      : weight({channels, 1, width}) {
+      : weight(Tensor3<T>::zero_pages({channels, 1, width})) {
     if (with_bias) bias = Tensor1<T>({channels});
   }
 

@@ -102,7 +102,8 @@ void delta_rates(const GatedDeltaOptions& o, const TensorView3<const T>& ba,
     for (index_t h = 0; h < o.num_value_heads; ++h) {
       const index_t at = h / members * 2 * members + h % members;
       const Acc x = Acc{ba(b, t, at + members)} + Acc{dt_bias(h)};
-      const Acc softplus = x > 20 ? x : std::log1p(std::exp(x));  // the same in rounding above 20
+      // log(1 + e^x) without overflow.
+      const Acc softplus = (std::max)(x, Acc{0}) + std::log1p(std::exp(-std::abs(x)));
       beta(b, t, h) = sigmoid(Acc{ba(b, t, at)});
       decay(b, t, h) = -std::exp(Acc{a_log(h)}) * softplus;
     }

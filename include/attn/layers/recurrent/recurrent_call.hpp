@@ -14,19 +14,25 @@ namespace detail {
 /// that ask for outputs: a recurrent layer sees all tokens before its own.
 template <class A, class... Functors>
 void check_recurrent_options(const AttentionOptions<A>& options, const Functors&...) {
-  const auto check = [](bool good, std::string_view argument, std::string_view expected) {
+  const auto check = [](bool good, std::string_view argument, std::string_view expected,
+                        std::string_view found) {
     if (!good) {
       throw ValueError(message("EncoderLayer", argument,
-                               std::string(expected).append(" with recurrent layers"), "another"));
+                               std::string(expected).append(" with recurrent layers"), found));
     }
   };
-  check(sizeof...(Functors) == 0, "functors", "be none");
-  check(!has_extents(options), "options", "hold no tensor with an axis of rows, queries or keys");
-  Mask rest = options.mask;
-  rest.causal = false;
-  check(options.mask.causal && !rest.has_intervals(), "mask", "be causal() alone");
-  check(options.offset.kind == QueryOffset::Kind::bottom_right, "offset", "have its default");
-  check(options.first_key == 0, "first_key", "be 0");
+  check(sizeof...(Functors) == 0, "functors", "be none", std::to_string(sizeof...(Functors)));
+  refuse_extents("EncoderLayer", "options with recurrent layers", options);
+  const Mask& mask = options.mask;
+  constexpr std::string_view kCausal = "be causal() alone";
+  check(mask.causal, "mask", kCausal, "one that is not causal");
+  check(mask.left == Mask::kUnbounded && mask.right == Mask::kUnbounded, "mask", kCausal,
+        "a sliding window");
+  check(mask.chunk == 0, "mask", kCausal, "chunks");
+  check(options.offset.kind == QueryOffset::Kind::bottom_right, "offset", "be bottom_right",
+        options.offset.kind == QueryOffset::Kind::top_left ? "top_left"
+                                                           : std::to_string(options.offset.value));
+  check(options.first_key == 0, "first_key", "be 0", std::to_string(options.first_key));
 }
 
 /// Throws ShapeError or ValueError unless x (batch, seq, dim) and a call fit a recurrent layer with

@@ -61,7 +61,8 @@ class ShortConvolution {
 
   /// Writes the result + call.residual to `out`, which may be the residual, not x. With a cache, x
   /// holds the tokens after those in the cache; call.row_caches give the bits of one call per row.
-  /// Throws ShapeError or ValueError, and then leaves the caches unchanged.
+  /// A call without tokens does nothing. Throws ShapeError or ValueError, and then leaves the
+  /// caches unchanged.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, const MultiHeadAttentionCall<T>& call = {},
                const Execution& execution = {}) const {
@@ -71,6 +72,7 @@ class ShortConvolution {
     const auto to = detail::view_as<T, 3>(out);
     detail::check_recurrent_call("ShortConvolution", options_.d_model, convolution.state_size(),
                                  from.shape(), to.shape(), call);
+    if (from.size() == 0) return;
     const index_t batch = from.extent(0), seq = from.extent(1), dim = options_.d_model;
     Workspace& workspace = execution.scratch();
     Scratch<T> memory(workspace, batch * seq * 3 * dim), gated_memory(workspace, batch * seq * dim);

@@ -70,6 +70,7 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
     };
     if (!has_attention(n)) {
       check(weight("shortconv.in_proj"), {3 * dim, dim});
+      check(weight("shortconv.conv"), {dim, options.layer.convolution.width});
     } else if (options.layer.latent.kv_lora_rank > 0) {
       check_gguf_latent(file, n, options);
     } else {

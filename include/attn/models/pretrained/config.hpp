@@ -235,14 +235,21 @@ inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& f
   return names;
 }
 
+/// The layers of a stack that have no attention, and the elements of their matrices and
+/// convolutions.
+struct RecurrentLayers {
+  index_t count = 0;
+  double elements = 0;
+};
+
 /// Throws ValueError if a config describes more parameters than its files have elements, before
 /// memory is allocated for them. Counts the weight matrices of the layers, of which the first
-/// `dense_layers` have no experts and `recurrent_layers` no attention, and `rows` rows of d_model
-/// elements in tables.
+/// `dense_layers` have no experts and some are `recurrent`, and `rows` rows of d_model elements in
+/// tables.
 template <TensorFile File>
 void check_elements(const ConfigFile& config, const File& file,
                     const TransformerLayerOptions& layer, index_t num_layers, double rows,
-                    index_t dense_layers = 0, index_t recurrent_layers = 0) {
+                    index_t dense_layers = 0, const RecurrentLayers& recurrent = {}) {
   const auto number = [](index_t n) { return static_cast<double>(n); };
   const MultiHeadAttentionOptions& attention = layer.attention;
   const double dim = number(layer.d_model), heads = number(layer.nhead);
@@ -259,8 +266,9 @@ void check_elements(const ConfigFile& config, const File& file,
   const LatentAttentionOptions& latent = layer.latent;
   const double attention_rows = latent.kv_lora_rank > 0 ? heads * number(latent.head_dim_v)
                                                         : 2 * (heads + kv_heads) * head_dim;
-  const double with_attention = number(num_layers - recurrent_layers);
-  const double expected = dim * (with_attention * attention_rows + feed_forward_rows + rows);
+  const double with_attention = number(num_layers - recurrent.count);
+  const double expected =
+      dim * (with_attention * attention_rows + feed_forward_rows + rows) + recurrent.elements;
   double found = 0;
   for (const std::string& name : file.names()) {
     double elements = 1;

@@ -74,14 +74,25 @@ inline LoadOptions gpt_names_of(const ConfigFile& config) {
 
 namespace detail {
 
-/// The number of layers without attention.
-inline index_t count_recurrent(const GptOptions& options) {
-  index_t count = 0;
-  for (std::size_t n = 0; n < static_cast<std::size_t>(options.num_layers); ++n) {
-    const auto& mixers = options.mixers;
-    count += !mixers.empty() && mixers[n % mixers.size()] != TokenMixer::attention;
+inline RecurrentLayers recurrent_layers(const GptOptions& options) {
+  const auto number = [](index_t n) { return static_cast<double>(n); };
+  const double dim = number(options.layer.d_model);
+  const GatedDeltaOptions& delta = options.layer.gated_delta;
+  const double keys = number(delta.num_key_heads) * number(delta.key_dim),
+               heads = number(delta.num_value_heads), values = heads * number(delta.value_dim);
+  const double of_delta =
+      dim * (2 * keys + 3 * values + 2 * heads) + (2 * keys + values) * number(delta.width);
+  const double of_convolution = dim * (4 * dim + number(options.layer.convolution.width));
+  RecurrentLayers result;
+  const auto& mixers = options.mixers;
+  for (std::size_t n = 0; !mixers.empty() && n < static_cast<std::size_t>(options.num_layers);
+       ++n) {
+    const TokenMixer mixer = mixers[n % mixers.size()];
+    if (mixer == TokenMixer::attention) continue;
+    result.count += 1;
+    result.elements += mixer == TokenMixer::gated_delta ? of_delta : of_convolution;
   }
-  return count;
+  return result;
 }
 
 template <class T>
@@ -104,7 +115,7 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
                       (learned ? number(gpt_options.max_positions) : 0);
   const ExpertsFile experts(file, type.fused);
   check_elements(config, experts, gpt_options.layer, gpt_options.num_layers, rows,
-                 gpt_options.dense_layers, count_recurrent(gpt_options));
+                 gpt_options.dense_layers, recurrent_layers(gpt_options));
   LoadOptions names = type.names(prefix, config);
   if (gpt_options.tied) {
     names = with_tied_table(std::move(names), file, "embedding.words.weight", {type.head});
