@@ -169,6 +169,58 @@ TEST(DistributedTraining, AFileThatOneRankCannotUseIsAnErrorOnAll) {
       60s);
 }
 
+/// The bits of parameters, then of this rank's states, then the number of steps.
+std::vector<std::byte> everything(Together& run) {
+  std::vector<std::byte> all = run.bits();
+  const auto add = [&](std::span<const std::byte> bytes) {
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  };
+  run.adam.visit_parts([&](const auto&, index_t, const auto&, const auto& own) {
+    add(std::as_bytes(std::span(own.data(), std::size_t(own.size()))));
+  });
+  const index_t steps = run.adam.steps();
+  add(std::as_bytes(std::span(&steps, 1)));
+  return all;
+}
+
+TEST(DistributedTraining, AFailedLoadLeavesEveryRankUnchanged) {
+  const TempFolder folder;
+  Alone alone;
+  for (int n = 0; n < 3; ++n) step_alone(alone);
+  alone.save(folder / "file");
+  ++alone.masters.blocks.layers[0].norm1.weight(0);  // another model at the same step
+  alone.save(folder / "other");
+  std::string cut = folder.read("file");
+  folder.write("cut", cut.substr(0, cut.size() - 1));
+  ++cut.back();  // another state
+  folder.write("state", cut);
+  for (const auto& [name, text] :
+       {std::pair{"missing", "rank 1: [MappedFile]"},
+        {"cut", "rank 1: [SafetensorsFile]"},
+        {"other",
+         "the file's bytes must be the same on every rank; found another on rank 1 than "
+         "on rank 0."},
+        {"state", "the file's bytes must be the same on every rank"}}) {
+    SCOPED_TRACE(name);
+    attn::run_local_ranks(
+        2,
+        [&](Communicator& comm) {
+          Together run(comm);
+          const std::vector<std::byte> before = everything(run);
+          const auto path = folder / (comm.rank() == 1 ? name : "file");
+          if (comm.rank() == 0) {
+            EXPECT_TRUE(contains(error_of<attn::ValueError>([&] { run.load(path); }), text));
+          } else {
+            EXPECT_ANY_THROW(run.load(path));
+          }
+          EXPECT_EQ(everything(run), before);
+          run.load(folder / "file");
+          EXPECT_NE(everything(run), before);
+        },
+        60s);
+  }
+}
+
 TEST(MicroBatch, IsAPartOfABatch) {
   const std::vector<index_t> batch{5, 3, 8, 1, 9, 2};
   const auto part = attn::micro_batch(batch, 1, 3);
