@@ -54,18 +54,21 @@ struct TreeStack {
   }
 };
 
-/// Adds the number and sizes of the parameters.
+/// Adds the number, sizes and names of the parameters.
 template <class T>
-void add_sizes(AgreedFields& fields, const std::vector<TrainedParameter<T>>& parameters) {
+void add_parameters(AgreedFields& fields, const std::vector<TrainedParameter<T>>& parameters) {
   std::vector<index_t> sizes;
+  Digest names;
   index_t sum = 0;
   for (const TrainedParameter<T>& parameter : parameters) {
     sizes.push_back(parameter.size);
+    names.take(std::as_bytes(std::span(parameter.name)));
     sum += parameter.size;
   }
   fields.add("the number of parameters", static_cast<index_t>(parameters.size()));
   fields.add("the number of elements", sum);
   fields.add("the sizes of the parameters", TensorView1<const index_t>(sizes));
+  fields.add("the names of the parameters", names);
 }
 
 }  // namespace detail
@@ -89,8 +92,8 @@ void add_sizes(AgreedFields& fields, const std::vector<TrainedParameter<T>>& par
 template <class T>
 class GradientTree {
  public:
-  /// All ranks construct it, with parameters of the same sizes. Refers to communicator and
-  /// gradients. Throws ValueError for count below 1, and on every rank if ranks differ.
+  /// All ranks construct it, with parameters of the same names and sizes. Refers to communicator
+  /// and gradients. Throws ValueError for count below 1, and on every rank if ranks differ.
   GradientTree(Communicator& communicator, const std::vector<TrainedParameter<T>>& parameters,
                index_t count)
       : communicator_(communicator), stack_{count} {
@@ -104,7 +107,7 @@ class GradientTree {
       }
       detail::AgreedFields fields;
       fields.add("count", count);
-      detail::add_sizes(fields, parameters);
+      detail::add_parameters(fields, parameters);
       return fields;
     });
     share_ = (size_ + communicator.size() - 1) / communicator.size();

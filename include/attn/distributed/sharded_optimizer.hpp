@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <vector>
 
@@ -30,21 +31,28 @@ class ShardedOptimizer {
 
   /// All ranks construct it, with equal parameters and options. Refers to communicator and
   /// parameters, which must not move. Throws what Optimizer throws, and ValueError on every rank if
-  /// the parameters' sizes differ between ranks.
+  /// the parameters' names or sizes, their groups' rates and decays, or the options differ.
   ShardedOptimizer(Communicator& communicator, std::vector<TrainedParameter<Element>> parameters,
                    const typename Optimizer::Options& options = {})
       : communicator_(communicator), parameters_(std::move(parameters)) {
     detail::agree(communicator, "ShardedOptimizer", [&] {
       detail::AgreedFields fields;
-      detail::add_sizes(fields, parameters_);
+      detail::add_parameters(fields, parameters_);
       for (const TrainedParameter<Element>& parameter : parameters_) {
         begins_.push_back(size_);
         size_ += parameter.size;
       }
       optimizer_ = std::make_unique<Optimizer>(own_parts(), options);
-      index_t states = 0;
-      optimizer_->visit_state([&](const std::string&, const auto&) { ++states; });
-      fields.add("the number of states", states);
+      optimizer_->visit_options(
+          [&](std::string_view name, double number) { fields.add(name, number); });
+      detail::Digest groups;
+      optimizer_->each_group([&](const ParameterGroup* group) {
+        const ParameterGroup none{.learning_rate = -1};  // that no group may have
+        const ParameterGroup& rates = group != nullptr ? *group : none;
+        groups.take(std::bit_cast<std::uint64_t>(rates.learning_rate));
+        groups.take(std::bit_cast<std::uint64_t>(rates.weight_decay));
+      });
+      fields.add("the groups of the parameters", groups);
       return fields;
     });
   }
