@@ -118,7 +118,8 @@ class GradientTree {
   IndexRange micro_batches() const { return micro_batches_of(communicator_.rank()); }
 
   /// Takes over the gradients of micro-batch n, and its loss, and sets the gradients to 0. Throws
-  /// ValueError unless this rank adds its micro-batches in order.
+  /// ValueError unless this rank adds its micro-batches in order, and std::bad_alloc; both leave
+  /// gradients and tree unchanged.
   void add(index_t n, double loss = 0) {
     if (n != next_ || n >= micro_batches().end) {
       throw ValueError(message("GradientTree::add", "n",
@@ -127,10 +128,11 @@ class GradientTree {
                                    : "not be given: all micro-batches of this rank were added",
                                to_string(n)));
     }
-    ++next_;
-    losses_.push_back(loss);
     // Padded with zeros, so that every rank has a share of the same size.
     auto sum = Buffer<T>::zeros(share_ * communicator_.size());
+    stack_.entries.reserve(stack_.entries.size() + 1);
+    losses_.push_back(loss);  // nothing below throws
+    ++next_;
     T* to = sum.data();
     for (const TensorView1<T>& gradient : gradients_) {
       to = std::copy_n(gradient.data(), gradient.size(), to);
