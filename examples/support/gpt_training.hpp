@@ -180,7 +180,11 @@ inline void train_gpt(const GptTrainingOptions& options, attn::Communicator& com
   }
   GptTraining training(options, plays, comm);
   index_t first = 1;
-  if (!options.checkpoint.empty() && std::filesystem::exists(options.checkpoint)) {
+  // Ranks may see different files: rank 0 decides, and a rank that lacks its file ends them all.
+  char resumes =
+      prints && !options.checkpoint.empty() && std::filesystem::exists(options.checkpoint);
+  comm.broadcast(0, std::as_writable_bytes(std::span(&resumes, 1)));
+  if (resumes != 0) {
     first += attn::load_checkpoint(options.checkpoint, training.model(), training.optimizer()).step;
     if (prints) std::printf("goes on behind step %td\n", first - 1);
   }

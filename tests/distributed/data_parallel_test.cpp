@@ -1,5 +1,6 @@
 // Training on any number of ranks has the bits and checkpoints of one process.
 #include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
+#include <type_traits>
 
 #include <gtest/gtest.h>
 
@@ -181,13 +182,57 @@ TEST(DistributedTraining, RefusesWhatDiffersBetweenRanks) {
         EXPECT_EQ(error_of<attn::ValueError>([&] { sharded.step(-1); }),
                   "[Sgd] step's learning_rate must be finite and at least 0; found -1.000000.");
         EXPECT_EQ(drawn.values, before);
-        EXPECT_EQ(
-            error_of<attn::ValueError>([&] {
-              const attn::SgdOptions options{.momentum = 0.5 * comm.rank()};
-              ShardedOptimizer<attn::Sgd<float>>(comm, drawn.parameters, options);
-            }),
-            "[ShardedOptimizer] the number of states must be the same on every rank; found 0 on "
-            "rank 0, 4 on rank 1.");
+      },
+      60s);
+}
+
+TEST(DistributedTraining, RefusesOtherParametersOrOptionsOnOneRank) {
+  attn::run_local_ranks(
+      2,
+      [](Communicator& comm) {
+        DrawnParameters<float> drawn;
+        const bool other = comm.rank() == 1;
+        const auto expect = [&]<class Optimizer>(std::type_identity<Optimizer>,
+                                                 std::string_view what, const auto& options) {
+          EXPECT_EQ(error_of<attn::ValueError>(
+                        [&] { ShardedOptimizer<Optimizer>(comm, drawn.parameters, options); }),
+                    "[ShardedOptimizer] " + std::string(what) +
+                        " must be the same on every rank; found another on rank 1 than on rank 0.");
+        };
+        const auto adam = [&](std::string_view what, const attn::AdamOptions& options) {
+          expect(std::type_identity<attn::Adam<float>>(), what, options);
+        };
+        const auto sgd = [&](std::string_view what, const attn::SgdOptions& options) {
+          expect(std::type_identity<attn::Sgd<float>>(), what, options);
+        };
+        const double tenth = other ? 0.1 : 0;
+        adam("beta1", {.beta1 = tenth});
+        adam("beta2", {.beta2 = tenth});
+        adam("eps", {.eps = tenth});
+        adam("weight_decay", {.weight_decay = tenth});
+        adam("decoupled", {.decoupled = other});
+        sgd("momentum", {.momentum = tenth});
+        sgd("nesterov", {.momentum = 0.5, .nesterov = other});
+        sgd("weight_decay", {.weight_decay = tenth});
+        const auto all = [](std::string_view) { return true; };
+        const auto none = [](std::string_view) { return false; };
+        adam("the groups of the parameters", {.groups = {{all, 1 + tenth}}});
+        adam("the groups of the parameters", {.groups = {{all, 1, tenth}}});
+        sgd("the groups of the parameters",
+            {.groups = {
+                 {[other](std::string_view name) { return other == (name == "weight7"); }, 0.5},
+                 {all}}});
+        if (other) {
+          sgd("the groups of the parameters", {.groups = {{none}}});
+        } else {
+          sgd("the groups of the parameters", {.groups = {{all}}});
+        }
+        if (other) drawn.parameters[2].name = "bias";
+        adam("the names of the parameters", {});
+        EXPECT_EQ(error_of<attn::ValueError>(
+                      [&] { attn::GradientTree<float>(comm, drawn.parameters, 4); }),
+                  "[GradientTree] the names of the parameters must be the same on every rank; "
+                  "found another on rank 1 than on rank 0.");
       },
       60s);
 }
@@ -216,6 +261,58 @@ TEST(DistributedTraining, AFileThatOneRankCannotUseIsAnErrorOnAll) {
         EXPECT_EQ(loading.starts_with("[load_checkpoint] rank 1: "), comm.rank() == 0) << loading;
       },
       60s);
+}
+
+/// The bits of parameters, then of this rank's states, then the number of steps.
+std::vector<std::byte> everything(Together& run) {
+  std::vector<std::byte> all = run.bits();
+  const auto add = [&](std::span<const std::byte> bytes) {
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  };
+  run.adam.visit_parts([&](const auto&, index_t, const auto&, const auto& own) {
+    add(std::as_bytes(std::span(own.data(), std::size_t(own.size()))));
+  });
+  const index_t steps = run.adam.steps();
+  add(std::as_bytes(std::span(&steps, 1)));
+  return all;
+}
+
+TEST(DistributedTraining, AFailedLoadLeavesEveryRankUnchanged) {
+  const TempFolder folder;
+  Alone alone;
+  for (int n = 0; n < 3; ++n) step_alone(alone);
+  alone.save(folder / "file");
+  ++alone.masters.blocks.layers[0].norm1.weight(0);  // another model at the same step
+  alone.save(folder / "other");
+  std::string cut = folder.read("file");
+  folder.write("cut", cut.substr(0, cut.size() - 1));
+  ++cut.back();  // another state
+  folder.write("state", cut);
+  for (const auto& file :
+       {std::pair{"missing", "rank 1: [MappedFile]"},
+        {"cut", "rank 1: [SafetensorsFile]"},
+        {"other",
+         "the file's bytes must be the same on every rank; found another on rank 1 than "
+         "on rank 0."},
+        {"state", "the file's bytes must be the same on every rank"}}) {
+    SCOPED_TRACE(file.first);
+    attn::run_local_ranks(
+        2,
+        [&](Communicator& comm) {
+          Together run(comm);
+          const std::vector<std::byte> before = everything(run);
+          const auto path = folder / (comm.rank() == 1 ? file.first : "file");
+          if (comm.rank() == 0) {
+            EXPECT_TRUE(contains(error_of<attn::ValueError>([&] { run.load(path); }), file.second));
+          } else {
+            EXPECT_ANY_THROW(run.load(path));
+          }
+          EXPECT_EQ(everything(run), before);
+          run.load(folder / "file");
+          EXPECT_NE(everything(run), before);
+        },
+        60s);
+  }
 }
 
 TEST(MicroBatch, IsAPartOfABatch) {

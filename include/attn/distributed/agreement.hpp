@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,31 @@
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// A hash of numbers and bytes in order. Sequences that differ in one number have different hashes.
+class Digest {
+ public:
+  explicit Digest(std::uint64_t start = 0xcbf29ce484222325u) : value_(start) {}
+
+  Digest& take(std::uint64_t number) {
+    value_ = (value_ ^ number) * 0x100000001b3u;
+    value_ ^= value_ >> 29;
+    return *this;
+  }
+  Digest& take(std::span<const std::byte> bytes) {
+    take(std::uint64_t{bytes.size()});
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes.data() + at, (std::min)(sizeof word, bytes.size() - at));
+      take(word);
+    }
+    return *this;
+  }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_;
+};
 
 /// Named arguments that must be equal on every rank, in a fixed order.
 class AgreedFields {
@@ -30,15 +56,14 @@ class AgreedFields {
   void add(std::string_view name, double value) {
     fields_.push_back({name, std::bit_cast<std::uint64_t>(value), false});
   }
+  void add(std::string_view name, const Digest& digest) {
+    fields_.push_back({name, digest.value(), false});
+  }
   /// Adds the shape of a view and a hash of its elements.
   template <class T, int Rank>
   void add(std::string_view name, const TensorView<T, Rank>& x) {
-    std::uint64_t hash = x.data() != nullptr ? 0xcbf29ce484222325u : 0;
-    const auto take = [&](std::uint64_t number) {
-      hash = (hash ^ number) * 0x100000001b3u;
-      hash ^= hash >> 29;
-    };
-    for (index_t extent : x.shape()) take(static_cast<std::uint64_t>(extent));
+    Digest digest = x.data() != nullptr ? Digest() : Digest(0);
+    for (index_t extent : x.shape()) digest.take(static_cast<std::uint64_t>(extent));
     Shape<Rank> at{};
     for (index_t n = 0; x.data() != nullptr && n < size_of(x.shape()); ++n) {
       index_t rest = n;
@@ -49,9 +74,9 @@ class AgreedFields {
       const std::remove_const_t<T> element = *x.at_index(at);
       std::uint64_t bits = 0;
       std::memcpy(&bits, &element, sizeof element);
-      take(bits);
+      digest.take(bits);
     }
-    fields_.push_back({name, hash, false});
+    add(name, digest);
   }
 
   struct Field {

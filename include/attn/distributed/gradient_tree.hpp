@@ -34,8 +34,8 @@ class ShardedOptimizer;
 template <class T>
 class GradientTree {
  public:
-  /// All ranks construct it, with parameters of the same sizes. Refers to communicator and
-  /// gradients. Throws ValueError for count below 1, and on every rank if ranks differ.
+  /// All ranks construct it, with parameters of the same names and sizes. Refers to communicator
+  /// and gradients. Throws ValueError for count below 1, and on every rank if ranks differ.
   GradientTree(Communicator& communicator, const std::vector<TrainedParameter<T>>& parameters,
                index_t count)
       : communicator_(communicator), parts_(parameters, communicator.size()), stack_{count} {
@@ -48,7 +48,7 @@ class GradientTree {
       }
       detail::AgreedFields fields;
       fields.add("count", count);
-      detail::add_sizes(fields, parameters);
+      detail::add_parameters(fields, parameters);
       return fields;
     });
     for (int rank = 0; rank < communicator.size(); ++rank) {
@@ -63,7 +63,8 @@ class GradientTree {
 
   /// Takes over the gradients of micro-batch n, and its loss. Sets the gradients to 0 for the next
   /// one; after the last one, they are sums of this rank, which must not change until finish().
-  /// Throws ValueError unless this rank adds its micro-batches in order.
+  /// Throws ValueError unless this rank adds its micro-batches in order, and std::bad_alloc; both
+  /// leave gradients and tree unchanged.
   void add(index_t n, double loss = 0) {
     if (n != next_ || n >= micro_batches().end) {
       throw ValueError(message("GradientTree::add", "n",
@@ -72,13 +73,20 @@ class GradientTree {
                                    : "not be given: all micro-batches of this rank were added",
                                to_string(n)));
     }
-    const bool is_last = ++next_ == micro_batches().end;
+    const bool is_last = n + 1 == micro_batches().end;
+    const detail::TreeNode node{0, n};
+    const bool merges = !stack_.entries.empty() && stack_.entries.back().node.is_left_of(node);
+    stack_.entries.reserve(stack_.entries.size() + 1);
+    losses_.reserve(losses_.size() + 1);
+    spare_.reserve(stack_.entries.size() + 2);
+    if (!is_last && !merges && spare_.empty()) spare_.emplace_back(parts_.size());
+    // Nothing below throws.
+    next_ = n + 1;
     losses_.push_back(loss);
-    stack_.push({0, n}, Sum(),
+    stack_.push(node, Sum(),
                 [&](Sum& left, Sum& right) { add_to(left, std::move(right), is_last); });
     Sum& last = stack_.entries.back().sum;
     if (is_last || !is_in_gradients(last)) return;
-    if (spare_.empty()) spare_.emplace_back(parts_.size());
     last = std::move(spare_.back());
     spare_.pop_back();
     each_gradient(last, [](T* sum, T* gradient, index_t size) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attn/distributed/agreement.hpp"
@@ -63,18 +64,21 @@ class ParameterParts {
   std::vector<index_t> begins_ = {0};  ///< of each parameter, and the end
 };
 
-/// Adds the number and sizes of the parameters.
+/// Adds the number, sizes and names of the parameters.
 template <class T>
-void add_sizes(AgreedFields& fields, const std::vector<TrainedParameter<T>>& parameters) {
+void add_parameters(AgreedFields& fields, const std::vector<TrainedParameter<T>>& parameters) {
   std::vector<index_t> sizes;
+  Digest names;
   index_t sum = 0;
   for (const TrainedParameter<T>& parameter : parameters) {
     sizes.push_back(parameter.size);
+    names.take(std::as_bytes(std::span(parameter.name)));
     sum += parameter.size;
   }
   fields.add("the number of parameters", static_cast<index_t>(parameters.size()));
   fields.add("the number of elements", sum);
   fields.add("the sizes of the parameters", TensorView1<const index_t>(sizes));
+  fields.add("the names of the parameters", names);
 }
 
 using Requests = std::vector<std::unique_ptr<Request>>;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,20 +105,30 @@ void save_checkpoint(const std::filesystem::path& path, const Model& model,
   });
 }
 
-/// All ranks call it; each reads the file, which must be the same. See the function of one process.
-/// If it throws on one rank, the others throw ValueError.
+/// All ranks call it; each reads the file, which must have the same bytes. See the function of one
+/// process. If a rank cannot load its file, or the files differ, every rank throws, and model and
+/// optimizer are unchanged on all: a rank whose file is at fault throws its own error, the others
+/// ValueError.
 template <class Model, class Optimizer>
 TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
                               ShardedOptimizer<Optimizer>& optimizer) {
-  TrainingState state;
-  detail::agree(optimizer.communicator(), "load_checkpoint", [&] {
-    detail::LoadedParts<Optimizer> parts(optimizer);
-    state = load_checkpoint(path, model, parts);
+  using Parts = detail::LoadedParts<Optimizer>;
+  Communicator& communicator = optimizer.communicator();
+  Parts parts(optimizer);
+  MappedFile map;
+  std::optional<SafetensorsFile> file;
+  std::optional<detail::CheckpointLoad<Model, Parts>> load;
+  detail::agree(communicator, "load_checkpoint", [&] {
+    map = MappedFile(path);
+    file.emplace(map.bytes(), detail::utf8(path));
+    load.emplace(*file, model, parts);
     detail::AgreedFields fields;
-    fields.add("the file's step", state.step);
+    fields.add("the file's step", load->state().step);
+    fields.add("the file's bytes", detail::Digest().take(map.bytes()));
     return fields;
   });
-  return state;
+  detail::run_or_fail(communicator, [&] { load->write(); });
+  return load->state();
 }
 
 ATTN_NAMESPACE_END

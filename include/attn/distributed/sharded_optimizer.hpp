@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <span>
@@ -32,7 +34,7 @@ class ShardedOptimizer {
 
   /// All ranks construct it, with equal parameters and options. Refers to communicator and
   /// parameters, which must not move. Throws what Optimizer throws, and ValueError on every rank if
-  /// the parameters' sizes differ between ranks.
+  /// the parameters' names or sizes, their groups' rates and decays, or the options differ.
   ShardedOptimizer(Communicator& communicator, std::vector<TrainedParameter<Element>> parameters,
                    const typename Optimizer::Options& options = {})
       : communicator_(communicator),
@@ -40,11 +42,18 @@ class ShardedOptimizer {
         parts_(parameters_, communicator.size()) {
     detail::agree(communicator, "ShardedOptimizer", [&] {
       detail::AgreedFields fields;
-      detail::add_sizes(fields, parameters_);
+      detail::add_parameters(fields, parameters_);
       optimizer_ = std::make_unique<Optimizer>(own_parts(), options);
-      index_t states = 0;
-      optimizer_->visit_state([&](const std::string&, const auto&) { ++states; });
-      fields.add("the number of states", states);
+      optimizer_->visit_options(
+          [&](std::string_view name, double number) { fields.add(name, number); });
+      detail::Digest groups;
+      optimizer_->each_group([&](const ParameterGroup* group) {
+        const ParameterGroup none{.learning_rate = -1};  // that no group may have
+        const ParameterGroup& rates = group != nullptr ? *group : none;
+        groups.take(std::bit_cast<std::uint64_t>(rates.learning_rate));
+        groups.take(std::bit_cast<std::uint64_t>(rates.weight_decay));
+      });
+      fields.add("the groups of the parameters", groups);
       return fields;
     });
   }

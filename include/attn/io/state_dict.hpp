@@ -155,6 +155,65 @@ struct StoredAs {
   }
 };
 
+/// The first part of load_state_dict(): throws its errors and writes nothing. Adds the name in the
+/// file of each parameter to `names`.
+template <class Module, class File>
+LoadReport check_state_dict(Module& module, const File& file, const LoadOptions& options,
+                            std::vector<std::string>& names) {
+  LoadReport report;
+  const auto without_prefix = [&](std::string_view name) {
+    return name.substr(options.prefix.size());
+  };
+  module.visit_parameters([&]<class T, int Rank>(std::string_view name, TensorView<T, Rank> out) {
+    const std::string& full = names.emplace_back(
+        options.prefix + (options.rename ? options.rename(name) : std::string(name)));
+    if (file.contains(full)) {
+      const StoredAs stored(options, without_prefix(full));
+      stored.check(file, full, out);
+      if constexpr (is_float_element<T>) {
+        if (may_overflow<T>(file.dtype(full))) {
+          Tensor<double, Rank> values(out.shape());
+          stored.load(file, full, values.view());
+          check_overflow<T>("load_state_dict",
+                            concat(quote(file.file_name()), ": tensor ", quote(full)),
+                            std::span<const double>(values.elements()));
+        }
+      }
+      report.loaded.push_back(full);
+    } else if (!is_listed(options.optional, without_prefix(full))) {
+      report.missing.push_back(full);
+    }
+  });
+  const std::set<std::string_view> used(names.begin(), names.end());
+  for (std::string& name : file.names()) {
+    if (name.starts_with(options.prefix) && !used.contains(name) &&
+        !is_listed(options.ignore, without_prefix(name))) {
+      report.unexpected.push_back(std::move(name));
+    }
+  }
+  if (options.strict && !(report.missing.empty() && report.unexpected.empty())) {
+    throw ValueError(message("load_state_dict", quote(file.file_name()),
+                             "hold the module's tensors and no others",
+                             concat(list_text(report.missing, "missing"), " and ",
+                                    list_text(report.unexpected, "unexpected"))));
+  }
+  return report;
+}
+
+/// The second part of load_state_dict(): copies the tensors `names`.
+template <class Module, class File>
+void copy_state_dict(Module& module, const File& file, const LoadOptions& options,
+                     const std::vector<std::string>& names) {
+  auto name = names.cbegin();
+  module.visit_parameters([&]<class T, int Rank>(std::string_view, TensorView<T, Rank> out) {
+    if (file.contains(*name)) {
+      const std::string_view listed = std::string_view(*name).substr(options.prefix.size());
+      StoredAs(options, listed).load(file, *name, out);
+    }
+    ++name;
+  });
+}
+
 }  // namespace detail
 
 /// Copies tensors of `file` into the module's parameters, with the conversions of
@@ -165,53 +224,9 @@ struct StoredAs {
 template <ParameterModule Module, TensorFile File>
   requires(!std::is_const_v<Module>)
 LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options = {}) {
-  LoadReport report;
   std::vector<std::string> names;  // one per parameter: rename is called once each
-  const auto without_prefix = [&](std::string_view name) {
-    return name.substr(options.prefix.size());
-  };
-  module.visit_parameters([&]<class T, int Rank>(std::string_view name, TensorView<T, Rank> out) {
-    const std::string& full = names.emplace_back(
-        options.prefix + (options.rename ? options.rename(name) : std::string(name)));
-    if (file.contains(full)) {
-      const detail::StoredAs stored(options, without_prefix(full));
-      stored.check(file, full, out);
-      if constexpr (detail::is_float_element<T>) {
-        if (detail::may_overflow<T>(file.dtype(full))) {
-          Tensor<double, Rank> values(out.shape());
-          stored.load(file, full, values.view());
-          detail::check_overflow<T>(
-              "load_state_dict",
-              detail::concat(detail::quote(file.file_name()), ": tensor ", detail::quote(full)),
-              std::span<const double>(values.elements()));
-        }
-      }
-      report.loaded.push_back(full);
-    } else if (!detail::is_listed(options.optional, without_prefix(full))) {
-      report.missing.push_back(full);
-    }
-  });
-  const std::set<std::string_view> used(names.begin(), names.end());
-  for (std::string& name : file.names()) {
-    if (name.starts_with(options.prefix) && !used.contains(name) &&
-        !detail::is_listed(options.ignore, without_prefix(name))) {
-      report.unexpected.push_back(std::move(name));
-    }
-  }
-  if (options.strict && !(report.missing.empty() && report.unexpected.empty())) {
-    throw ValueError(message("load_state_dict", detail::quote(file.file_name()),
-                             "hold the module's tensors and no others",
-                             detail::concat(detail::list_text(report.missing, "missing"), " and ",
-                                            detail::list_text(report.unexpected, "unexpected"))));
-  }
-
-  auto name = names.cbegin();
-  module.visit_parameters([&]<class T, int Rank>(std::string_view, TensorView<T, Rank> out) {
-    if (file.contains(*name)) {
-      detail::StoredAs(options, without_prefix(*name)).load(file, *name, out);
-    }
-    ++name;
-  });
+  LoadReport report = detail::check_state_dict(module, file, options, names);
+  detail::copy_state_dict(module, file, options, names);
   return report;
 }
 

@@ -11,6 +11,7 @@
 #include "attn/core/error.hpp"
 #include "attn/core/random.hpp"
 #include "attn/core/shape.hpp"
+#include "attn/core/view.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -93,5 +94,7 @@ inline std::span<const index_t> micro_batch(std::span<const index_t> batch, inde
   const index_t size = std::ssize(batch) / count;
   return batch.subspan(static_cast<std::size_t>(n * size), static_cast<std::size_t>(size));
 }
+template <TemporaryOwner X>
+std::span<const index_t> micro_batch(X&&, index_t, index_t) = delete;  // would dangle
 
 ATTN_NAMESPACE_END

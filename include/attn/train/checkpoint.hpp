@@ -43,6 +43,56 @@ inline std::string exact_text(double x) {
   return {text, std::to_chars(text, text + sizeof text, x).ptr};
 }
 
+/// load_checkpoint() in two parts: the constructor throws its errors and writes nothing; write()
+/// loads what was checked. Refers to its arguments.
+template <class Model, class Optimizer>
+class CheckpointLoad {
+ public:
+  CheckpointLoad(const SafetensorsFile& file, Model& model, Optimizer& optimizer)
+      : file_(file), model_(model), optimizer_(optimizer) {
+    state_.more = file.metadata();
+    state_.step = number_in<index_t>(state_.more, "training.step");
+    state_.batches = {.seed = number_in<std::uint64_t>(state_.more, "training.seed"),
+                      .epoch = number_in<index_t>(state_.more, "training.epoch"),
+                      .batch = number_in<index_t>(state_.more, "training.batch")};
+    if (state_.more.contains("training.loss_scale")) {
+      state_.loss_scale = {
+          .factor = number_in<double>(state_.more, "training.loss_scale"),
+          .finite_steps = number_in<index_t>(state_.more, "training.finite_steps")};
+    }
+    steps_ = number_in<index_t>(state_.more, "training.optimizer_steps");
+    std::erase_if(state_.more,
+                  [](const auto& entry) { return entry.first.starts_with("training."); });
+    optimizer.visit_state([&]<class T>(const std::string& name, TensorView<T, 1> view) {
+      file.check<T>(name_of(name), view.shape());
+    });
+    check_state_dict(model, file, options_, names_);
+  }
+
+  const TrainingState& state() const { return state_; }
+
+  void write() {
+    copy_state_dict(model_, file_, options_, names_);
+    optimizer_.visit_state(
+        [&](const std::string& name, const auto& view) { file_.load(name_of(name), view); });
+    optimizer_.set_steps(steps_);
+    optimizer_.publish();
+  }
+
+ private:
+  static std::string name_of(const std::string& name) {
+    return std::string(kOptimizerPrefix) + name;
+  }
+
+  const SafetensorsFile& file_;
+  Model& model_;
+  Optimizer& optimizer_;
+  const LoadOptions options_{.prefix = std::string(kModelPrefix)};
+  std::vector<std::string> names_;  ///< of the model's tensors in the file
+  TrainingState state_;
+  index_t steps_ = 0;
+};
+
 }  // namespace detail
 
 /// Replaces `path` atomically: if the program stops while it writes, the previous checkpoint stays.
@@ -77,31 +127,9 @@ template <class Model, class Optimizer>
 TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
                               Optimizer& optimizer) {
   const SafetensorsFile file(path);
-  TrainingState state;
-  state.more = file.metadata();
-  state.step = detail::number_in<index_t>(state.more, "training.step");
-  state.batches = {.seed = detail::number_in<std::uint64_t>(state.more, "training.seed"),
-                   .epoch = detail::number_in<index_t>(state.more, "training.epoch"),
-                   .batch = detail::number_in<index_t>(state.more, "training.batch")};
-  if (state.more.contains("training.loss_scale")) {
-    state.loss_scale = {
-        .factor = detail::number_in<double>(state.more, "training.loss_scale"),
-        .finite_steps = detail::number_in<index_t>(state.more, "training.finite_steps")};
-  }
-  const index_t steps = detail::number_in<index_t>(state.more, "training.optimizer_steps");
-  std::erase_if(state.more, [](const auto& entry) { return entry.first.starts_with("training."); });
-  const auto name_of = [](const std::string& name) {
-    return std::string(detail::kOptimizerPrefix) + name;
-  };
-  optimizer.visit_state([&]<class T>(const std::string& name, TensorView<T, 1> view) {
-    file.check<T>(name_of(name), view.shape());
-  });
-  load_state_dict(model, file, {.prefix = std::string(detail::kModelPrefix)});
-  optimizer.visit_state(
-      [&](const std::string& name, const auto& view) { file.load(name_of(name), view); });
-  optimizer.set_steps(steps);
-  optimizer.publish();
-  return state;
+  detail::CheckpointLoad<Model, Optimizer> load(file, model, optimizer);
+  load.write();
+  return load.state();
 }
 
 ATTN_NAMESPACE_END

@@ -94,6 +94,11 @@ class OptimizerState {
         states_[n].view());
     }
   }
+  /// Calls f(group) for each parameter; nullptr for one that is in no group.
+  template <class F>
+  void each_group(const F& f) const {
+    for (const ParameterGroup* group : group_of_) f(group);
+  }
   void set_steps(index_t steps) { steps_ = steps; }
 
   /// Call it after parameters were written other than by step(): marks packed copies stale and
@@ -185,6 +190,15 @@ class Sgd : public detail::OptimizerState<T> {
                });
   }
 
+  /// Calls f(name, number) for each option but the groups.
+  template <class F>
+  void visit_options(const F& f) const {
+    const auto& [momentum, nesterov, weight_decay, groups] = options_;
+    f("momentum", momentum);
+    f("nesterov", nesterov);
+    f("weight_decay", weight_decay);
+  }
+
  private:
   SgdOptions options_;
 };
@@ -238,6 +252,17 @@ class Adam : public detail::OptimizerState<T> {
            .l2 = static_cast<T>(o.decoupled ? 0 : decay)},
           execution);
     });
+  }
+
+  /// Calls f(name, number) for each option but the groups.
+  template <class F>
+  void visit_options(const F& f) const {
+    const auto& [beta1, beta2, eps, weight_decay, decoupled, groups] = options_;
+    f("beta1", beta1);
+    f("beta2", beta2);
+    f("eps", eps);
+    f("weight_decay", weight_decay);
+    f("decoupled", decoupled);
   }
 
  private:
