@@ -141,19 +141,6 @@ TEST(DistributedGradientTree, RefusesWrongArguments) {
       20s);
 }
 
-TEST(DistributedGradientTree, AMicroBatchThatMemoryDoesNotHoldIsMissing) {
-  Gradient memory(1);
-  LocalCommunicator alone;
-  GradientTree<float> tree(
-      alone,
-      {{.name = "weight", .value = nullptr, .gradient = memory.data(), .size = index_t{1} << 62}},
-      1);
-  EXPECT_THROW(tree.add(0), ShapeError);  // sanitizers would end at std::bad_alloc
-  EXPECT_EQ(error_of<ValueError>([&] { tree.finish(); }),
-            "[GradientTree::finish] all micro-batches of this rank must have been added; found 0 "
-            "as the next one.");
-}
-
 TEST(DistributedGradientTree, OtherSizesOfParametersOnOneRankAreAnErrorOnAll) {
   run_local_ranks(
       2,

@@ -300,14 +300,14 @@ TEST(RecurrentSession, AFailedStepLeavesAllStates) {
     options.layer.attention.rotary = RotaryOptions{.max_positions = 7};
     const auto model = attn_test::random_module<Gpt<float>>(random, options);
     GptSession<float> session(model, 1, 30), other(model, 1, 30);
-    Tensor2<float> logits({1, kVocab}), expected({1, kVocab});
-    const auto prompt = random_tokens(random, 1, 5), next = random_tokens(random, 1, 1),
-               many = random_tokens(random, 1, 3);
+    Tensor2<float> logits({1, kRecurrentVocab}), expected({1, kRecurrentVocab});
+    const auto prompt = recurrent_tokens(random, 1, 5), next = recurrent_tokens(random, 1, 1),
+               many = recurrent_tokens(random, 1, 3);
     const auto fails = [&] {
       EXPECT_THROW(session.step(many, logits), ValueError);
       GptSession<float>* both[] = {&other, &session};  // `other` is full
       const Tensor1<index_t> two({2}, {1, 2});
-      Tensor2<float> rows({2, kVocab});
+      Tensor2<float> rows({2, kRecurrentVocab});
       EXPECT_THROW(GptSession<float>::step_together(both, two, rows), ValueError);
     };
     for (GptSession<float>* one : {&session, &other}) one->step(prompt, logits);
@@ -316,13 +316,13 @@ TEST(RecurrentSession, AFailedStepLeavesAllStates) {
     fails();
     EXPECT_TRUE(session.can_truncate_to(5));
     session.step(next, logits);
-    EXPECT_TRUE(
-        std::ranges::equal(std::span(logits.data(), kVocab), std::span(expected.data(), kVocab)));
+    EXPECT_TRUE(std::ranges::equal(std::span(logits.data(), kRecurrentVocab),
+                                   std::span(expected.data(), kRecurrentVocab)));
     session.truncate_to(6);
     fails();
     session.step(next, logits);
-    EXPECT_TRUE(
-        std::ranges::equal(std::span(logits.data(), kVocab), std::span(expected.data(), kVocab)));
+    EXPECT_TRUE(std::ranges::equal(std::span(logits.data(), kRecurrentVocab),
+                                   std::span(expected.data(), kRecurrentVocab)));
     EXPECT_TRUE(session.can_truncate_to(6) && other.can_truncate_to(6));
   }
 }

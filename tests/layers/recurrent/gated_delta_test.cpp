@@ -27,7 +27,7 @@ GatedDeltaOptions draw_delta(Random& random) {
   return o;
 }
 
-using Row = std::vector<double>;
+using DeltaRow = std::vector<double>;
 
 /// The definition, head by head and token by token.
 template <class T>
@@ -50,7 +50,7 @@ Tensor3<double> reference(const GatedDelta<T>& m, const Tensor3<T>& x) {
     };
     // Rows [row, row + n) of in_proj_qkvz after the convolution, whose channels begin at `channel`.
     const auto convolved = [&](Index t, Index row, Index channel, Index n) {
-      Row result;
+      DeltaRow result;
       for (Index i = 0; i < n; ++i) {
         double sum = 0;
         for (Index ago = 0; ago < o.width && ago <= t; ++ago) {
@@ -61,30 +61,32 @@ Tensor3<double> reference(const GatedDelta<T>& m, const Tensor3<T>& x) {
       }
       return result;
     };
-    const auto of_length_one = [](Row v) {
+    const auto of_length_one = [](DeltaRow v) {
       double squares = 1e-6;
       for (const double one : v) squares += one * one;
       for (double& one : v) one /= std::sqrt(squares);
       return v;
     };
-    std::vector<Row> normed(static_cast<std::size_t>(seq));
+    std::vector<DeltaRow> normed(static_cast<std::size_t>(seq));
     for (Index h = 0; h < o.num_value_heads; ++h) {
       const Index key_head = h / members, member = h % members, row = key_head * by_head;
-      std::vector<Row> state(static_cast<std::size_t>(o.key_dim),
-                             Row(static_cast<std::size_t>(o.value_dim)));
+      std::vector<DeltaRow> state(static_cast<std::size_t>(o.key_dim),
+                                  DeltaRow(static_cast<std::size_t>(o.value_dim)));
       for (Index t = 0; t < seq; ++t) {
-        const Row q = of_length_one(convolved(t, row, key_head * o.key_dim, o.key_dim)),
-                  k = of_length_one(convolved(t, row + o.key_dim,
-                                              (o.num_key_heads + key_head) * o.key_dim, o.key_dim)),
-                  v = convolved(t, row + 2 * o.key_dim + member * o.value_dim,
-                                2 * o.num_key_heads * o.key_dim + h * o.value_dim, o.value_dim);
+        const DeltaRow q = of_length_one(convolved(t, row, key_head * o.key_dim, o.key_dim)),
+                       k = of_length_one(convolved(t, row + o.key_dim,
+                                                   (o.num_key_heads + key_head) * o.key_dim,
+                                                   o.key_dim)),
+                       v = convolved(t, row + 2 * o.key_dim + member * o.value_dim,
+                                     2 * o.num_key_heads * o.key_dim + h * o.value_dim,
+                                     o.value_dim);
         const Index of_b = key_head * 2 * members + member;
         const double beta = sigmoid(product(m.in_proj_ba, of_b, of_token(t)));
         const double a =
             product(m.in_proj_ba, of_b + members, of_token(t)) + static_cast<double>(m.dt_bias(h));
         const double keep =
             std::exp(-std::exp(static_cast<double>(m.a_log(h))) * std::log1p(std::exp(a)));
-        Row result;
+        DeltaRow result;
         for (std::size_t e = 0; e < v.size(); ++e) {
           double stored = 0, read = 0;
           for (std::size_t d = 0; d < k.size(); ++d) stored += (state[d][e] *= keep) * k[d];
@@ -132,7 +134,7 @@ void expect_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
 }
 
 template <class T>
-void expect_definition(Random& random, attn::Isa isa) {
+void expect_delta_rule(Random& random, attn::Isa isa) {
   auto module = random_module<GatedDelta<T>>(random, draw_delta(random));
   if (random.chance(0.5)) module.pack();
   const auto x =
@@ -145,8 +147,8 @@ TEST(GatedDelta, AgreesWithLoops) {
     for (std::uint64_t n = 0; n < draws(60); ++n) {
       Random random(n);
       SCOPED_TRACE(random.trace());
-      expect_definition<double>(random, isa);
-      expect_definition<float>(random, isa);
+      expect_delta_rule<double>(random, isa);
+      expect_delta_rule<float>(random, isa);
       if (HasFailure()) return;
     }
   }

@@ -192,10 +192,9 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
                 "be given with parents and rotary: positions by depth", "none");
     AttentionOptions<Accumulator<T>> rest = options;
     rest.batch_alibi_slopes = {};
-    check_value(!has_extents(rest) && !options.gather && options.dropout.p == 0 &&
-                    options.offset.kind == QueryOffset::Kind::bottom_right,
-                "options with parents",
-                "hold no tensor with an axis of queries or keys, no dropout and no offset", "some");
+    refuse_extents(function, "options with parents", rest);
+    check_value(options.dropout.p == 0 && options.offset.kind == QueryOffset::Kind::bottom_right,
+                "options with parents", "have no dropout and no offset", "one");
   }
   if (call.row_caches.empty()) return;
   check_value(call.cache == nullptr && call.append && appended == 0, "row_caches",
