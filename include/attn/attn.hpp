@@ -1,5 +1,4 @@
-// attn: tensors, attention and Transformer layers on CPUs; all but training, files, text and
-// distributed runs.
+// attn: tensors, attention, layers and models on CPUs; all but training, files, text, many ranks.
 // SPDX-License-Identifier: Apache-2.0
 //
 //   attn::Tensor4<float> q({1, 8, 128, 64}), k = q, v = q;  // (batch, heads, seq, dim)

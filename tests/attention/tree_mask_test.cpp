@@ -134,8 +134,7 @@ TEST(TreeCache, RefusesOtherPathsAndStates) {
   KvCache<float> state({.batch = 1, .capacity = 4, .state_size = 3});
   state.advance(2);
   EXPECT_EQ(error_of<ValueError>([&] { state.keep_path(2, {}); }),
-            "[KvCache::keep_path] the cache must hold keys, not the state of a recurrent layer; "
-            "found a state.");
+            "[KvCache::keep_path] state_size must be 0; found 3.");
 }
 
 }  // namespace

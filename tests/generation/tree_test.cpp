@@ -162,7 +162,7 @@ TEST(TreeSession, RefusesWhatItCannotVerify) {
   Tensor2<float> logits({1, kTreeVocab});
   states.step({tokens.data(), {1, 3}}, logits);
   EXPECT_TRUE(contains(error_of<ValueError>([&] { states.keep_path(2, {}); }),
-                       "[KvCache::keep_path] the cache must hold keys"));
+                       "[KvCache::keep_path] state_size must be 0"));
   EXPECT_EQ(states.length(), 3);
   for (const auto& cache : states.caches()) EXPECT_EQ(cache.length(), 3);
 }

@@ -200,14 +200,10 @@ class KvCache {
     return storage_.can_truncate_to(length) && state_.can_truncate_to(this->length(), length);
   }
 
-  /// Of the last n positions, the tokens of a tree, keeps those at `path`, increasing indices in
-  /// 0 .. n - 1, and removes the others. Throws ValueError for other indices, for the reasons of
-  /// truncate(n), and for recurrent layers, whose state holds all positions.
+  /// Of the last n positions, the tokens of a tree, keeps those at `path`, increasing indices below
+  /// n. Throws ValueError for other indices, for the reasons of truncate(n), and with a state.
   void keep_path(index_t n, TensorView1<const index_t> path) {
-    if (options().state_size > 0) {
-      throw ValueError(message("KvCache::keep_path", "the cache",
-                               "hold keys, not the state of a recurrent layer", "a state"));
-    }
+    check_has_state("KvCache::keep_path", false);
     storage_.keep_path(n, path);
   }
 

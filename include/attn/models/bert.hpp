@@ -1,4 +1,4 @@
-// Bert: an encoder from token ids to hidden states, BERT's or one of a later kind.
+// Bert: an encoder from token ids to hidden states, of BERT and later models.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
