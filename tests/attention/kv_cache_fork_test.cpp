@@ -54,8 +54,8 @@ struct ForkAndRows {
 
 template <class T>
 class KvCacheFork : public ::testing::Test {};
-using Types = ::testing::Types<float, double, bfloat16>;
-TYPED_TEST_SUITE(KvCacheFork, Types);
+using ForkTypes = ::testing::Types<float, double, bfloat16>;
+TYPED_TEST_SUITE(KvCacheFork, ForkTypes);
 
 /// Prefixes and steps about the length of a split of the keys (2048); any element, window, number
 /// of queries, mask and number of threads; also after truncation, reordering and a second fork.

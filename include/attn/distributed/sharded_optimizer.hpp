@@ -48,7 +48,7 @@ class ShardedOptimizer {
           [&](std::string_view name, double number) { fields.add(name, number); });
       detail::Digest groups;
       optimizer_->each_group([&](const ParameterGroup* group) {
-        const ParameterGroup none{.learning_rate = -1};  // that no group may have
+        const ParameterGroup none{.takes = {}, .learning_rate = -1};  // that no group may have
         const ParameterGroup& rates = group != nullptr ? *group : none;
         groups.take(std::bit_cast<std::uint64_t>(rates.learning_rate));
         groups.take(std::bit_cast<std::uint64_t>(rates.weight_decay));
