@@ -261,6 +261,40 @@ TEST(TreeText, DraftsChangeNoBit) {
   EXPECT_GT(accepted, 100);
 }
 
+TEST(TreeText, CallbacksMustNotChangeTheSession) {
+  const attn_test::TempFolder folder;
+  const LanguageModel model(attn_test::TinyLlama(7).save(folder));
+  const Ids prompt = {1, 2};
+  for (const bool has_draft : {false, true}) {
+    GptSession<float> session(model.gpt(), 1, 64);
+    TextGenerationOptions options{.max_new_tokens = 6};
+    const GeneratedText plain = generate_text(model, session, prompt, options);
+    if (has_draft) options.draft = [](auto, index_t) { return DraftTree(Ids{1}); };
+    Tensor2<float> logits({1, session.vocab_size()});
+    const auto run = [&](const auto& change) {
+      session.clear();
+      options.logit_processor = [&](auto, std::span<const index_t> ids) {
+        if (ids.size() == prompt.size() + 2) change();
+      };
+      return generate_text(model, session, prompt, options);
+    };
+    const auto lengthen = [&] { session.step({prompt.data(), {1, 2}}, logits); };
+    EXPECT_TRUE(contains(error_of<ValueError>([&] { run(lengthen); }),
+                         "[generate_text] the session's length after callbacks must lie in"));
+    const auto clear = [&] { session.clear(); };
+    if (has_draft) {
+      EXPECT_TRUE(contains(error_of<ValueError>([&] { run(clear); }), "the session's length"));
+    } else {  // reads all tokens again
+      EXPECT_EQ(run(clear).ids, plain.ids);
+    }
+    EXPECT_THROW(run([&] {
+                   session.clear();
+                   throw std::out_of_range("the callback's own");
+                 }),
+                 std::out_of_range);
+  }
+}
+
 TEST(TreeText, RefusesTreesThatAreNone) {
   const attn_test::TempFolder folder;
   const LanguageModel model(attn_test::TinyLlama(7).save(folder));
