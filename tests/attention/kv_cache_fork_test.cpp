@@ -170,6 +170,20 @@ TEST(KvCacheForks, ErrorsNameWhatCannotBe) {
   fork.extend(1);
   EXPECT_EQ(error_of<ValueError>([&] { fork.truncate_to(2); }),
             "[KvCache::truncate_to] length must lie in 3 .. 4; found 2.");
+  // Options that say where keys lie, which shared keys would not follow.
+  const Tensor1<index_t> starts({3}, {0, 1, 4});
+  const Tensor2<index_t> pages({2, 1});
+  const auto refuses = [&](std::string_view name, const AttentionOptions<float>& options) {
+    EXPECT_EQ(error_of<ValueError>([&] {
+                (void)scaled_dot_product_attention(Tensor4<float>({2, 1, 1, 1}), fork, options);
+              }),
+              "[scaled_dot_product_attention] " + std::string(name) +
+                  " must be none with a cache whose rows share keys: see KvCache::fork(); found "
+                  "some.");
+  };
+  refuses("cu_seqlens_q", {.cu_seqlens_q = starts.view(), .cu_seqlens_k = starts.view()});
+  refuses("cu_seqlens_k", {.cu_seqlens_k = starts.view()});
+  refuses("block_table", {.block_table = pages.view()});
 }
 
 }  // namespace

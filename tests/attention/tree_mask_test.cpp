@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/attention/block_mask.hpp"
 #include "attn/attention/cached_attention.hpp"
 
 #include "support/error_of.hpp"
@@ -65,6 +66,28 @@ TEST(TreeMask, RefusesOtherTreesAndLengths) {
       error_of<ShapeError>(
           [&] { (void)scaled_dot_product_attention(q, k, k, {}, tree_mask(tree, 2)); }),
       "[tree_mask] scores must have shape (q_len, first_key + kv_len) = (3, 5); found (3, 6).");
+}
+
+TEST(TreeMask, WithinOthersFurtherQueriesSeeThePastAlone) {
+  Random random(5);
+  const Tensor1<index_t> tree({3}, {-1, 0, 0});
+  const auto q = random.tensor<double, 4>({1, 1, 4, 4}), k = random.tensor<double, 4>({1, 1, 6, 4});
+  const auto all = mask_mod([](int, int, int, int) { return true; });
+  const auto none = mask_mod([](int, int, int, int) { return false; });
+  Tensor<bool, 2> seen({4, 6});  // two keys of the past, three tokens, and one of none
+  for (index_t i = 0; i < 4; ++i) {
+    for (index_t j = 0; j < 6; ++j) {
+      const index_t token = j - 2;
+      seen(i, j) = token < 0 || (i < 3 && token < 3 && (token == i || token == 0));
+    }
+  }
+  const auto expected = to_array(scaled_dot_product_attention(q, k, k, {.mask = keep_mask(seen)}));
+  const auto expect_past = [&](const auto& mask) {
+    EXPECT_EQ(to_array(scaled_dot_product_attention(q, k, k, {}, mask)).data, expected.data);
+  };
+  expect_past(tree_mask(tree, 2) & all);
+  expect_past(tree_mask(tree, 2) | none);
+  expect_past(BlockMask(tree_mask(tree, 2), {1, 1, 4, 6}));
 }
 
 template <class E>

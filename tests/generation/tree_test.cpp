@@ -138,7 +138,7 @@ TEST(TreeSession, RefusesWhatItCannotVerify) {
   const Tensor2<index_t> positions({1, 3}, {0, 1, 1});
   EXPECT_TRUE(contains(
       error_of<ValueError>([&] {
-        (void)layer(x, {},
+        (void)layer(x, {.mask = causal()},
                     {.position_ids = positions, .cache = &caches[0], .parents = view(parents)},
                     functor);
       }),
@@ -165,6 +165,48 @@ TEST(TreeSession, RefusesWhatItCannotVerify) {
                        "[KvCache::keep_path] state_size must be 0"));
   EXPECT_EQ(states.length(), 3);
   for (const auto& cache : states.caches()) EXPECT_EQ(cache.length(), 3);
+}
+
+TEST(TreeLayers, NeedACausalMask) {
+  Random random(2);
+  const auto x = random.tensor<float, 3>({1, 4, 24});
+  const Ids parents = {-1, 0, 1, 0};
+  const Tensor2<index_t> positions({1, 4}, {0, 1, 2, 1});
+  for (const bool is_latent : {false, true}) {
+    GptOptions options = attn_test::llama_options(kTreeVocab, 64);
+    if (is_latent) {
+      options.layer.attention = {.rotary = RotaryOptions{.max_positions = 64}};
+      options.layer.latent = {.kv_lora_rank = 12, .head_dim = 6, .rotary_dim = 4, .head_dim_v = 5};
+    } else {  // the causal mask cuts the right half of a symmetric window
+      options.layer.attention.window = 1;
+      options.layer.attention.symmetric_window = true;
+    }
+    const auto model = attn_test::random_module<Gpt<float>>(random, options);
+    auto caches = model.make_caches(1, 8), alone = model.make_caches(1, 8);
+    Tensor3<float> out({1, 4, 24}), row({1, 1, 24});
+    const auto run = [&](const Mask& mask) {
+      model.blocks.forward_tree(x, out, {.mask = mask}, positions, caches, view(parents));
+    };
+    for (const Mask& mask : {Mask(), sliding_window(-1, 2), chunked(3)}) {
+      EXPECT_EQ(error_of<ValueError>([&] { run(mask); }),
+                std::string(is_latent ? "[LatentAttention]" : "[MultiHeadAttention]") +
+                    " options with parents must have a causal mask, because tokens see only their "
+                    "ancestors; found none.");
+      for (const KvCache<float>& cache : caches) EXPECT_EQ(cache.length(), 0);
+    }
+    for (const Mask& mask : {causal(), sliding_window(2, 0), causal() & sliding_window(-1, 2)}) {
+      run(mask);
+      for (KvCache<float>& cache : caches) cache.clear();
+      for (const Ids& path : {Ids{0, 1, 2}, Ids{0, 3}}) {
+        for (const index_t at : path) {
+          model.blocks.forward(x.view().slice(1, at, at + 1), row, {.mask = mask},
+                               positions.view().slice(1, at, at + 1), alone);
+          EXPECT_EQ(std::memcmp(&row(0, 0, 0), &out(0, at, 0), 24 * sizeof(float)), 0);
+        }
+        for (KvCache<float>& cache : alone) cache.clear();
+      }
+    }
+  }
 }
 
 TEST(TreeText, DraftsChangeNoBit) {
@@ -217,6 +259,40 @@ TEST(TreeText, DraftsChangeNoBit) {
     }
   }
   EXPECT_GT(accepted, 100);
+}
+
+TEST(TreeText, CallbacksMustNotChangeTheSession) {
+  const attn_test::TempFolder folder;
+  const LanguageModel model(attn_test::TinyLlama(7).save(folder));
+  const Ids prompt = {1, 2};
+  for (const bool has_draft : {false, true}) {
+    GptSession<float> session(model.gpt(), 1, 64);
+    TextGenerationOptions options{.max_new_tokens = 6};
+    const GeneratedText plain = generate_text(model, session, prompt, options);
+    if (has_draft) options.draft = [](auto, index_t) { return DraftTree(Ids{1}); };
+    Tensor2<float> logits({1, session.vocab_size()});
+    const auto run = [&](const auto& change) {
+      session.clear();
+      options.logit_processor = [&](auto, std::span<const index_t> ids) {
+        if (ids.size() == prompt.size() + 2) change();
+      };
+      return generate_text(model, session, prompt, options);
+    };
+    const auto lengthen = [&] { session.step({prompt.data(), {1, 2}}, logits); };
+    EXPECT_TRUE(contains(error_of<ValueError>([&] { run(lengthen); }),
+                         "[generate_text] the session's length after callbacks must lie in"));
+    const auto clear = [&] { session.clear(); };
+    if (has_draft) {
+      EXPECT_TRUE(contains(error_of<ValueError>([&] { run(clear); }), "the session's length"));
+    } else {  // reads all tokens again
+      EXPECT_EQ(run(clear).ids, plain.ids);
+    }
+    EXPECT_THROW(run([&] {
+                   session.clear();
+                   throw std::out_of_range("the callback's own");
+                 }),
+                 std::out_of_range);
+  }
 }
 
 TEST(TreeText, RefusesTreesThatAreNone) {

@@ -286,10 +286,18 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
       "must be ByteLevel, TemplateProcessing, RobertaProcessing or BertProcessing");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["model"]["vocab"]["cat"] = 8; },
-      "key \"model.vocab\" must give the pieces different ids without gaps");
+      "key \"model.vocab\" must give pieces without line ends different ids without gaps");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["model"]["vocab"]["cat"] = 1000; },
       "without gaps; found \"cat\": 1000");
+  fails(
+      "mean", "tokenizer.json",
+      [](Json& j) {
+        Json& vocab = j["model"]["vocab"];
+        vocab["cat\r"] = vocab["cat"];
+        vocab.erase("cat");
+      },
+      "key \"model.vocab\" must give pieces without line ends");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["normalizer"]["lowercase"] = false; },
       "key \"normalizer.lowercase\" must be true or missing");

@@ -125,6 +125,14 @@ TEST(WordPieceVocabulary, ThatCannotBeUsedIsNamed) {
                  "[WordPieceTokenizer] vocab.txt must hold the token [MASK]; found none.");
   }
   EXPECT_THROW(WordPieceTokenizer(""), attn::ValueError);
+  try {
+    const WordPieceTokenizer tokenizer("[PAD]\n[UNK]\na\n[CLS]\n[SEP]\n[MASK]\na\r\n", "vocab.txt");
+    FAIL() << "no error";
+  } catch (const attn::ValueError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[WordPieceTokenizer] vocab.txt must hold each token once; found the same with "
+                 "ids 2 and 6.");
+  }
 }
 
 TEST(WordPieceVocabulary, MayHaveOtherSpecialTokens) {

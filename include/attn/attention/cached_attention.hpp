@@ -9,12 +9,28 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Throws ValueError for options that give keys another place than that of a cache whose rows share
+/// keys.
+template <class T>
+void refuse_shared_keys(const AttentionOptions<T>& options) {
+  const auto check = [](std::string_view argument, bool found) {
+    if (!found) return;
+    throw ValueError(message("scaled_dot_product_attention", argument,
+                             "be none with a cache whose rows share keys: see KvCache::fork()",
+                             "some"));
+  };
+  check("cu_seqlens_q", bool{options.cu_seqlens_q});
+  check("cu_seqlens_k", bool{options.cu_seqlens_k});
+  check("block_table", bool{options.block_table});
+}
+
 /// Calls f(backend, problem) for attention over all keys and values that a cache holds.
 template <class T, class F, class... Functors>
 void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const TensorView4<T>& out,
                 AttentionOptions<Accumulator<T>> options, const F& f, const Functors&... functors) {
   using Acc = Accumulator<T>;
   options.first_key = cache.first_position();
+  if (cache.shared_size() > 0) refuse_shared_keys(options);
   with_cache_element<T>(*cache.options().element, [&]<class E>(E) {
     const KvStorage& held = cache.storage();
     AttentionProblem<Acc> problem =
@@ -39,7 +55,8 @@ void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const Te
 /// with options.first_key = cache.first_position(), for a cache of any element type: 16-bit and
 /// int8 rows are widened in registers or while packing, never copied as a whole. Few queries read
 /// the keys that rows share (KvCache::fork()) once for several rows, with the same bits. Throws
-/// what that call throws.
+/// what that call throws, and ValueError for cu_seqlens_q, cu_seqlens_k and block_table where rows
+/// share keys.
 template <TensorLike Q, class T, TensorLike Out, class... Functors>
 void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out,
                                   const AttentionOptions<Accumulator<T>>& options = {},

@@ -13,7 +13,7 @@
 ATTN_NAMESPACE_BEGIN
 
 /// Keys (batch, num_kv_heads, size, head_dim) and values (.., head_dim_v) of the last `size`
-/// positions; new positions are appended at the end. Only the constructor allocates memory.
+/// positions; append() adds new ones. Only the constructor, fork() and clear() of a fork allocate.
 ///
 ///   cache.append(k, v);
 ///   scaled_dot_product_attention(q, cache, out, {.mask = causal()});
@@ -67,8 +67,8 @@ class KvCache {
   /// A cache of `batch` rows that all continue this one, of one row, with the same capacity. The
   /// keys held are copied once and shared by all rows; attention reads them once for several rows
   /// where it can. Keys of a window and states are copied for each row. Shared keys cannot be
-  /// truncated; clear() drops them, which allocates memory. Throws ValueError if this cache has
-  /// several rows, or batch is below 1.
+  /// truncated; clear() drops them; attention to them refuses cu_seqlens_q, cu_seqlens_k and
+  /// block_table. Throws ValueError if this cache has several rows, or batch is below 1.
   KvCache fork(index_t batch) const { return KvCache(storage_.fork(batch), state_.fork(batch)); }
   /// Number of first positions whose keys all rows share: see fork().
   index_t shared_size() const { return storage_.shared(); }

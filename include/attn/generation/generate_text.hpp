@@ -131,9 +131,10 @@ class TextGeneration {
       all = shortened_context(std::move(all), limit_, *options_.keep);
       session_.clear();
     }
-    std::vector<index_t> tokens(all.begin() + session_.length(), all.end());
     const index_t vocab = session_.vocab_size();
-    const DraftTree draft = tokens.size() == 1 ? guesses() : DraftTree{};
+    const DraftTree draft = std::ssize(all) == session_.length() + 1 ? guesses() : DraftTree{};
+    check_unchanged(0, std::ssize(all) - 1);
+    std::vector<index_t> tokens(all.begin() + session_.length(), all.end());
     tokens.insert(tokens.end(), draft.tokens.begin(), draft.tokens.end());
     const index_t rows = draft.size() + 1;
     if (!logits_ || logits_.extent(1) < rows) logits_ = Tensor3<float>({1, rows, vocab});
@@ -147,25 +148,35 @@ class TextGeneration {
     for (const index_t parent : draft.parents) parents.push_back(parent + 1);
     session_.step_tree(next, {parents.data(), {rows}}, logits);
     result_.drafted += draft.size();
-    Rejection rejection{session_, rows, {}};
-    for (index_t i = -1;;) {
-      rejection.kept.push_back(i + 1);
-      const index_t id = choose(logits.select(0, 0).select(0, i + 1));
-      i = draft.find(i, id);
-      if (i >= 0) ++result_.accepted;
-      if (!take(id)) return false;
-      if (i < 0) return true;
+    // Removes rejected draft tokens from the session, also if a callback throws.
+    std::vector<index_t> kept;
+    const index_t length = session_.length();
+    const auto reject = [&] { session_.keep_path(rows, {kept.data(), {std::ssize(kept)}}); };
+    bool goes_on = true;
+    try {
+      for (index_t i = -1; goes_on;) {
+        kept.push_back(i + 1);
+        const index_t id = choose(logits.select(0, 0).select(0, i + 1));
+        i = draft.find(i, id);
+        if (i >= 0) ++result_.accepted;
+        goes_on = take(id);
+        if (i < 0) break;
+      }
+    } catch (...) {
+      if (session_.length() == length) reject();
+      throw;
     }
+    check_unchanged(length, length);
+    reject();
+    return goes_on;
   }
 
  private:
-  /// Removes rejected draft tokens from the session, also if an exception is thrown.
-  struct Rejection {
-    GptSession<float>& session;
-    index_t rows;  ///< of the last step
-    std::vector<index_t> kept;
-    ~Rejection() { session.keep_path(rows, {kept.data(), {std::ssize(kept)}}); }
-  };
+  /// Throws ValueError if a callback changed the session to a length beyond these.
+  void check_unchanged(index_t least, index_t most) const {
+    check_generation("generate_text", "the session's length after callbacks", session_.length(),
+                     least, most);
+  }
 
   DraftTree guesses() {
     if (!options_.draft) return {};
@@ -254,9 +265,10 @@ class TextGeneration {
 
 /// Generates an answer after `ids`. The session, of one row and of this model, must have processed
 /// the first session.length() of ids: only the rest is computed. Afterwards it has processed all
-/// tokens but the last. Throws ValueError for options out of range, and if ids do not extend the
-/// processed tokens or do not fit in the session; if a callback throws, the session keeps the
-/// tokens that it has processed.
+/// tokens but the last. Throws ValueError for options out of range, if ids do not extend the
+/// processed tokens or do not fit in the session, and if a callback changes the session so that it
+/// no longer fits the tokens; if a callback throws, the session keeps the tokens that it has
+/// processed.
 inline GeneratedText generate_text(const LanguageModel& model, GptSession<float>& session,
                                    std::span<const index_t> ids,
                                    const TextGenerationOptions& options) {

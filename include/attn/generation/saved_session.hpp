@@ -81,7 +81,8 @@ struct StoredCache {
 /// Saves a session of one row, which has processed the first session.length() of ids, as a
 /// safetensors file: these ids, keys and values as stored, states, and logits by which
 /// load_session() recognises the model. Throws ValueError for fewer ids, more rows, and a session
-/// that forgets keys; IoError if the file cannot be written, and then keeps the previous file.
+/// that forgets keys or shares them (GptSession::fork()); IoError if the file cannot be written,
+/// and then keeps the previous file.
 template <class T>
 void save_session(const std::filesystem::path& path, const GptSession<T>& session,
                   std::span<const index_t> ids) {

@@ -47,8 +47,8 @@ struct WordPieceTokens {
 class WordPieceTokenizer {
  public:
   /// From the text of a vocabulary: one piece per line, whose id is the line number from 0 on;
-  /// `name` stands for it in errors. Throws ValueError if one of the five special tokens is
-  /// missing.
+  /// `name` stands for it in errors. Throws ValueError if a token occurs twice, or one of the five
+  /// special tokens is missing.
   explicit WordPieceTokenizer(std::string_view vocabulary, std::string_view name = "memory",
                               const WordPieceTokens& special = {})
       : specials_{special.pad, special.unknown, special.cls, special.sep, special.mask} {
@@ -56,7 +56,12 @@ class WordPieceTokenizer {
       std::string_view line = vocabulary.substr(0, vocabulary.find('\n'));
       vocabulary.remove_prefix((std::min)(line.size() + 1, vocabulary.size()));
       if (line.ends_with('\r')) line.remove_suffix(1);
-      vocab_[std::string(line)] = id;
+      const auto [first, is_new] = vocab_.try_emplace(std::string(line), id);
+      if (!is_new) {
+        throw ValueError(message(
+            "WordPieceTokenizer", name, "hold each token once",
+            "the same with ids " + std::to_string(first->second) + " and " + std::to_string(id)));
+      }
       pieces_.emplace_back(line);
     }
     for (std::size_t i = 0; i < kCount; ++i) {

@@ -79,6 +79,8 @@ TEST(SplitGguf, OnePartOfOneIsAFile) {
   const SplitGguf split;
   split.write({.no = 0, .count = 1, .tensors = 1, .names = {"x"}});
   EXPECT_EQ(GgufFile(split.path(0)).load<1>("x")(1), 120.0f);
+  split.write({.no = 0, .count = 0, .tensors = 1, .names = {"x"}});  // as merged files say
+  EXPECT_EQ(GgufFile(split.path(0)).load<1>("x")(1), 120.0f);
 }
 
 TEST(SplitGguf, NamesTheMissingOrContradictoryPart) {

@@ -121,6 +121,45 @@ TEST(GgufEncoder, NamesFileAndKeyOfWhatItCannotRead) {
                "context_length"));
 }
 
+TEST(GgufEncoder, TokensOccurOnceAndHaveNoLineEnds) {
+  const auto error = [](std::size_t id, const std::string& token) {
+    const GgufFile file(kGgufFiles / "bert.gguf");
+    std::vector<std::string> tokens;
+    for (const auto one : file.array<std::string_view>("tokenizer.ggml.tokens"))
+      tokens.emplace_back(one);
+    tokens[id] = token.empty() ? tokens[id - 1] : token;
+    return error_without("bert", "tokenizer.ggml.tokens", tokens);
+  };
+  EXPECT_TRUE(contains(error(8, ""),
+                       "changed.gguf\": key \"tokenizer.ggml.tokens\" must hold each token once; "
+                       "found the same with ids 7 and 8"));
+  for (const char* token : {"the\r", "th\ne"}) {
+    EXPECT_TRUE(contains(error(8, token), "tokens\" must have no line ends"));
+  }
+}
+
+/// Tables of no columns take no bytes, whatever their rows.
+TEST(GgufEncoder, RefusesOtherShapesOfTablesBeforeItAllocates) {
+  const TempFolder folder;
+  const GgufFile file(kGgufFiles / "bert.gguf");
+  GgufMetadata metadata;
+  for (const auto& [key, value] : file.metadata()) metadata.set(key, value);
+  for (const std::string_view table : {"position_embd.weight", "token_types.weight"}) {
+    for (const index_t rows : {index_t{1} << 28, index_t{1} << 36}) {
+      std::vector<NamedGgufTensor> tensors;
+      for (const std::string& name : file.names()) {
+        GgufTensor tensor = file.tensor(name);
+        if (name == table) tensor = {GgufType::F32, {rows, 0}, {}};
+        tensors.push_back({name, std::move(tensor)});
+      }
+      save_gguf(folder / "changed.gguf", metadata, tensors);
+      const GgufFile changed(folder / "changed.gguf");
+      EXPECT_TRUE(contains(
+          error_of<ShapeError>([&] { (void)detail::gguf_bert_options(changed, {}); }), table));
+    }
+  }
+}
+
 TEST(GgufEncoder, IsQuantisedAsItsBertIs) {
   SentenceEncoder<float> encoder(kGgufFiles / "bert.gguf");
   const std::vector<std::string> lines = {"the cat sat on the mat"};

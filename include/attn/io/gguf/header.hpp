@@ -259,6 +259,17 @@ inline GgufHeader parse_gguf_header(std::span<const std::byte> file, std::string
     header.names.push_back(at->first);
   }
   detail::place_gguf_tensors(header, cursor, file.size());
+  const GgufSplit& split = header.split;
+  if (split.no >= (std::max)(split.count, std::uint64_t{1})) {
+    cursor.fail("key \"split.no\"", detail::concat("be less than split.count, ", split.count),
+                std::to_string(split.no));
+  }
+  const bool is_counted = split.count <= 1 && header.metadata.contains("split.tensors.count");
+  if (is_counted && split.tensors != tensors) {
+    cursor.fail("key \"split.tensors.count\"",
+                detail::concat("be the number of tensors, ", tensors),
+                std::to_string(split.tensors));
+  }
   return header;
 }
 

@@ -31,8 +31,8 @@ struct MultiHeadAttentionCall {
   /// -1 .. i - 1, or for -1 those in the cache. Each token attends to these, to itself and to its
   /// ancestors, with the bits of a call that has no other tokens; its position is its depth in the
   /// tree, which position_ids must give for rotary. The cache then holds all tokens: see
-  /// KvCache::keep_path(). Shape (q_len). Refused with functors, dropout, options that hold an axis
-  /// of queries or keys, and caches with a window.
+  /// KvCache::keep_path(). Shape (q_len). Needs causal() or sliding_window(left, 0). Refused with
+  /// functors, dropout, options that hold an axis of queries or keys, and caches with a window.
   TensorView1<const index_t> parents = {};
 
   ATTN_REFUSE_OTHER_ELEMENTS(MultiHeadAttentionCall)

@@ -195,6 +195,8 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
     refuse_extents(function, "options with parents", rest);
     check_value(options.dropout.p == 0 && options.offset.kind == QueryOffset::Kind::bottom_right,
                 "options with parents", "have no dropout and no offset", "one");
+    check_value(options.mask.causal || options.mask.right == 0, "options with parents",
+                "have a causal mask, because tokens see only their ancestors", "none");
   }
   if (call.row_caches.empty()) return;
   check_value(call.cache == nullptr && call.append && appended == 0, "row_caches",

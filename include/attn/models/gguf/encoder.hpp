@@ -137,8 +137,11 @@ inline BertOptions gguf_bert_options(const GgufFile& file, const PretrainedOptio
   options.encoder.layer.attention.separate_in_proj = !file.contains("blk.0.attn_qkv.weight");
   if (is_nomic) complete_nomic_bert(file, keys, given.max_positions, options);
   keys.check_all_read(gguf_unread_encoder_keys());
-  // A missing tensor is found before the memory of all is allocated.
+  // A missing tensor or another shape is found before the memory of all is allocated.
   file.check("token_embd.weight", Shape<2>{options.vocab_size, dim});
+  for (const std::string_view table : {"position_embd.weight", "token_types.weight"}) {
+    if (file.contains(table)) file.check(table, Shape<2>{rows_of(table), dim});
+  }
   for (index_t n = 0; n < options.num_hidden_layers; ++n) {
     file.check(concat("blk.", n, ".attn_output.weight"), Shape<2>{dim, dim});
     file.check(concat("blk.", n, ".ffn_up.weight"), Shape<2>{options.intermediate_size, dim});

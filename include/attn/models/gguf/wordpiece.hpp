@@ -43,7 +43,7 @@ inline WordPieceTokenizer gguf_wordpiece(const GgufFile& file,
   std::string vocabulary;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     pieces.push_back(wordpiece_of_gguf(tokens[i], kinds.empty() ? TokenKind::normal : kinds[i]));
-    if (tokens[i].find('\n') != tokens[i].npos) {
+    if (tokens[i].find_first_of("\r\n") != tokens[i].npos) {
       keys.fail("tokens", "have no line ends", quote(tokens[i]));
     }
     vocabulary.append(pieces.back()).append("\n");
@@ -65,7 +65,9 @@ inline WordPieceTokenizer gguf_wordpiece(const GgufFile& file,
   read({"separator_token_id", "seperator_token_id"}, special.sep);
   read({"mask_token_id"}, special.mask);
   keys.check_all_read(gguf_unread_tokenizer_keys());
-  return WordPieceTokenizer(vocabulary, file.file_name(), special);
+  const std::string name =
+      concat(quote(file.file_name()), ": key ", quote(concat(kGgufTokenizerPrefix, "tokens")));
+  return WordPieceTokenizer(vocabulary, name, special);
 }
 
 }  // namespace detail

@@ -41,8 +41,8 @@ inline std::string wordpiece_vocabulary(const ConfigFile& file) {
   std::vector<const std::string*> by_id(vocabulary.size(), nullptr);
   for (const auto& [piece, id] : vocabulary) {
     const auto at = static_cast<std::size_t>(id);
-    if (at >= by_id.size() || by_id[at] != nullptr || piece.find('\n') != piece.npos) {
-      model.fail("vocab", "give the pieces different ids without gaps",
+    if (at >= by_id.size() || by_id[at] != nullptr || piece.find_first_of("\r\n") != piece.npos) {
+      model.fail("vocab", "give pieces without line ends different ids without gaps",
                  concat(quote(piece), ": ", id));
     }
     by_id[at] = &piece;
