@@ -38,10 +38,12 @@ LossTangent hessian_vector_product(const Gpt<T>& model, const Ids& ids, const Lo
       .position_ids = position_ids, .cu_seqlens = options.cu_seqlens_q, .execution = execution};
   jvp(model.embedding, vector.embedding, ids, embedded.x.value, embedded.x.tangent, call);
   InputEmbeddingSaved<T> saved;
-  forward(model.embedding, ids, embedded.x.value, saved, call);
+  detail::forward_without_dropout(model.embedding, ids, embedded.x.value, saved, call);
   // The embedding is linear in its tables: its backward is constant.
-  tape.record(
-      [&] { backward(model.embedding, embedded.d.tangent, saved, result.embedding, execution); });
+  tape.record([&] {
+    detail::backward_without_dropout(model.embedding, embedded.d.tangent, saved, result.embedding,
+                                     execution);
+  });
   options.mask = options.mask & causal();
   const Traced<T> hidden = trace(tape, model.blocks, vector.blocks, result.blocks, embedded,
                                  options, position_ids, functors...);
