@@ -126,6 +126,21 @@ TEST(LayersJvp, EncoderIsTheTransposeOfBackward) {
     EXPECT_EQ(unlike(out, stack(x, options)), "");
     attn::jvp(stack, tangents, in_place, d_in_place, in_place, d_in_place, options);
     EXPECT_TRUE(std::ranges::equal(d_in_place.elements(), d_out.elements()));
+    auto zero = tangents, empty = tangents;
+    for (std::size_t i = 0; i < stack.layers.size(); ++i) {
+      for (const auto norm :
+           {&attn::EncoderLayer<double>::norm1, &attn::EncoderLayer<double>::norm2}) {
+        if (random.chance(0.5)) continue;
+        (empty.layers[i].*norm).weight = {}, (empty.layers[i].*norm).bias = {};
+        for (auto* t : {&(zero.layers[i].*norm).weight, &(zero.layers[i].*norm).bias}) {
+          if (*t) t->fill(0);
+        }
+      }
+    }
+    attn::jvp(stack, zero, x, d_x, out, d_in_place, options);
+    attn::jvp(stack, empty, x, d_x, out, d_out, options);
+    EXPECT_TRUE(std::ranges::equal(d_in_place.elements(), d_out.elements()));
+    attn::jvp(stack, tangents, x, d_x, out, d_out, options);
     for (auto& layer : stack.layers) layer.dropout = 0;
     attn::EncoderSaved<double> saved;
     TokenFeatures y(x.shape()), g_x(x.shape());

@@ -67,7 +67,7 @@ Traced<T> trace(HessianTape<T>& tape, const EncoderLayer<T>& layer,
   const detail::TracedNorms<T> of_attention{layer.attention_norms(), vector.attention_norms(),
                                             &result.norm1, &result.norm1_behind};
   const detail::TracedNorms<T> of_feed_forward{
-      layer.feed_forward_norms(), vector.feed_forward_norms(),
+      layer.feed_forward_norms(), layer.feed_forward_norms(vector),
       layer.norm2.weight ? &result.norm2 : &result.norm1, &result.norm2_behind};
   const Traced<T> attended =
       detail::trace_sublayer(tape, of_attention, x, x, [&](const Traced<T>& from) {

@@ -86,7 +86,7 @@ void encoder_layer_jvp(const EncoderLayer<T>& layer, const EncoderLayer<T>& tang
                                                        from, from, to, residual, options,
                                                        position_ids, functors...);
                   });
-  sublayer_jvp<T>(layer.feed_forward_norms(), tangents.feed_forward_norms(),
+  sublayer_jvp<T>(layer.feed_forward_norms(), layer.feed_forward_norms(tangents),
                   layer.parallel ? x : DualView<const T>(attended), attended, out, execution,
                   [&](const auto& from, const auto& residual, const auto& to) {
                     feed_forward_jvp(layer.feed_forward, tangents.feed_forward, from, to, residual,
