@@ -16,7 +16,7 @@ ATTN_NAMESPACE_BEGIN
 /// tangent, which are returned. causal() is added to options.mask. A tied table has one entry of
 /// the vector, that of the embedding. Dropout is not applied; tensors in the options are constant.
 /// Throws ShapeError, and ValueError for what trace() refuses, a norm of the embedding and
-/// compressed weights.
+/// compressed weights; the result is then unchanged.
 template <class T, TensorLike Ids, class Loss, class... Functors>
   requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
 LossTangent hessian_vector_product(const Gpt<T>& model, const Ids& ids, const Loss& loss,
@@ -31,6 +31,8 @@ LossTangent hessian_vector_product(const Gpt<T>& model, const Ids& ids, const Lo
     throw ValueError(
         message("Gpt", "embedding_norm", "be false: its gradients have no tangent", "true"));
   }
+  detail::check_products("InputEmbedding", model.embedding, vector.embedding, result.embedding);
+  detail::check_products("OutputProjection", model.lm_head, vector.lm_head, result.lm_head);
   HessianTape<T> tape(execution);
   const Traced<T> embedded =
       tape.make({iv.extent(0), iv.extent(1), model.embedding.options().d_model});
