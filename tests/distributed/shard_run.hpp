@@ -37,6 +37,7 @@ inline attn::GptOptions draw_gpt(Random& random) {
   if (random.chance(0.3)) attention.window = 3;
   if (rotary) attention.rotary = attn::RotaryOptions{};
   const bool gated = random.chance(0.5);
+  attention.output_gate = random.chance(0.5);
   return {.vocab_size = random.integer(20, 50),
           .num_layers = 2,
           .layer = {.d_model = random.pick<index_t>({32, 64}),

@@ -117,8 +117,17 @@ TEST(DistributedShard, RefusesWhatItCannotSpread) {
         attn::GptOptions other = options;
         other.layer.experts = {.num_experts = 2, .dim_feedforward = 4};
         EXPECT_EQ(refused(attn::Gpt<float>(other)),
-                  "[shard] the layers must be without experts and latent attention; found "
-                  "experts.");
+                  "[shard] the layers must be without experts, latent attention and recurrent "
+                  "mixers; found experts.");
+        other = options;
+        other.mixers = {attn::TokenMixer::short_convolution};
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[shard] the layers must be without experts, latent attention and recurrent "
+                  "mixers; found a recurrent mixer.");
+        other = options;
+        other.layer.attention.output_projection = false;
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[shard] attention.output_projection must be true; found false.");
         other = options;
         other.layer.attention.query_key_norm = attn::NormKind::rms;
         other.layer.attention.query_key_norm_of_all_heads = true;
@@ -134,6 +143,16 @@ TEST(DistributedShard, RefusesWhatItCannotSpread) {
         EXPECT_EQ(refused(attn::Gpt<float>(other)),
                   "[shard] the number of layers must be the same on every rank; found 1 on rank "
                   "0, 2 on rank 1.");
+        other = options;
+        other.layer.dim_feedforward = 4 + comm.rank();
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[shard] dim_feedforward must be the same on every rank; found another on rank 1 "
+                  "than on rank 0.");
+        other = options;
+        other.vocab_size = 16 + comm.rank();
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[shard] vocab_size must be the same on every rank; found 16 on rank 0, 17 on "
+                  "rank 1.");
         attn::Gpt<float> model(options);
         attn::shard(model, comm);
         const attn::Tensor2<index_t> ids({1, 2}, {3, 4});

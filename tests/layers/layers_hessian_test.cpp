@@ -144,6 +144,43 @@ TEST(LayersHessian, EncoderAgreesWithCentralDifferences) {
   }
 }
 
+/// Norms of the vector may be empty, which are 0, and those of the result, which are skipped.
+TEST(LayersHessian, EmptyTangentsAreZero) {
+  for (const bool norm_first : {true, false}) {
+    Random random(6);
+    attn::TransformerStackOptions o{.num_layers = 2};
+    o.layer = {.d_model = 8, .nhead = 2, .dim_feedforward = 10, .norm_first = norm_first};
+    attn::Encoder<double> model(o), zero(o);
+    draw_parameters(random, model, 0.5), draw_parameters(random, zero, 0.5);
+    attn::Encoder<double> empty = zero;
+    const auto x = random.tensor<double, 3>({2, 5, 8}),
+               target = random.tensor<double, 3>({2, 5, 8});
+    for (auto& layer : zero.layers) layer.norm2.weight.fill(0), layer.norm2.bias.fill(0);
+    for (auto& layer : empty.layers) layer.norm2.weight = {}, layer.norm2.bias = {};
+    const auto product = [&](const auto& vector, auto result) {
+      attn::hessian_vector_product(
+          model, x,
+          [&](const auto& out, const auto& d) {
+            return attn::mse_loss_backward_jvp(out, target, d);
+          },
+          vector, result);
+      return result;
+    };
+    const attn::Encoder<double> none = attn::gradients_of(model);
+    auto expected = product(zero, none);
+    const auto same = [&](const attn::Encoder<double>& found) {
+      return std::ranges::equal(joined_parameters(found).elements(),
+                                joined_parameters(expected).elements());
+    };
+    EXPECT_TRUE(same(product(empty, none)));
+    auto without = none;
+    for (auto* stack : {&expected, &without}) {
+      for (auto& layer : stack->layers) layer.norm2.weight = {}, layer.norm2.bias = {};
+    }
+    EXPECT_TRUE(same(product(zero, without)));
+  }
+}
+
 /// tests/data/hessian/make.py
 TEST(LayersHessian, EncoderHasTheProductOfPyTorch) {
   const attn::SafetensorsFile golden(ATTN_TEST_DATA_DIR "/hessian/golden.safetensors");

@@ -126,6 +126,17 @@ TEST(LayersJvp, EncoderIsTheTransposeOfBackward) {
     EXPECT_EQ(unlike(out, stack(x, options)), "");
     attn::jvp(stack, tangents, in_place, d_in_place, in_place, d_in_place, options);
     EXPECT_TRUE(std::ranges::equal(d_in_place.elements(), d_out.elements()));
+    auto zero = tangents, empty = tangents;
+    for (auto& layer : empty.layers) layer.norm2.weight = {}, layer.norm2.bias = {};
+    for (auto& layer : zero.layers) {
+      for (auto* t : {&layer.norm2.weight, &layer.norm2.bias}) {
+        if (*t) t->fill(0);
+      }
+    }
+    attn::jvp(stack, zero, x, d_x, out, d_in_place, options);
+    attn::jvp(stack, empty, x, d_x, out, d_out, options);
+    EXPECT_TRUE(std::ranges::equal(d_in_place.elements(), d_out.elements()));
+    attn::jvp(stack, tangents, x, d_x, out, d_out, options);
     for (auto& layer : stack.layers) layer.dropout = 0;
     attn::EncoderSaved<double> saved;
     TokenFeatures y(x.shape()), g_x(x.shape());

@@ -78,6 +78,13 @@ TEST(GptHessian, AgreesWithCentralDifferences) {
     if (random.chance(0.3)) of.loss.class_weights = class_weights.view();
     attn::Gpt<double> model(o);
     draw_parameters(random, model, 0.5);
+    o.layer.dropout = random.pick<double>({0, 0.4});  // which products do not apply
+    attn::Gpt<double> dropping(o);
+    dropping.blocks = model.blocks;
+    for (auto& layer : dropping.blocks.layers) layer.dropout = o.layer.dropout;
+    dropping.lm_head = model.lm_head;
+    dropping.embedding.words = model.embedding.words;
+    dropping.embedding.positions = model.embedding.positions;
     expect_hessian(
         random, model,
         [&](attn::Gpt<double>& gradients) {
@@ -89,10 +96,49 @@ TEST(GptHessian, AgreesWithCentralDifferences) {
           attn::backward(model, d_logits, saved, gradients);
         },
         [&](const attn::Gpt<double>& vector, attn::Gpt<double>& result) {
-          add_product(model, of, vector, result, of.loss);
+          add_product(dropping, of, vector, result, of.loss);
         },
         2e-5);
     if (HasFailure()) break;
+  }
+}
+
+/// Also if the last parameter does not fit, nothing is added to the others.
+TEST(GptHessian, ChecksShapesBeforeItWrites) {
+  Random random(3);
+  for (const bool tied : {false, true}) {
+    Case of(random);
+    of.options.num_layers = 1;
+    of.options.tied = tied;
+    attn::Gpt<double> model(of.options), zero = attn::gradients_of(model);
+    draw_parameters(random, model, 0.5);
+    const auto expect_unchanged = [&](const auto& change, std::string_view name) {
+      for (const bool is_result : {false, true}) {
+        attn::Gpt<double> vector = model, result = zero;
+        change(is_result ? result : vector);
+        const attn::Tensor1<double> before = joined_parameters(result);
+        const std::string expected =
+            (is_result ? "result." : "vector.") + std::string(name) + " must";
+        const std::string error =
+            error_of<attn::ShapeError>([&] { add_product(model, of, vector, result, {}); });
+        EXPECT_TRUE(contains(error, expected)) << error;
+        EXPECT_TRUE(std::ranges::equal(joined_parameters(result).elements(), before.elements()));
+      }
+    };
+    expect_unchanged(
+        [](auto& x) {
+          x.embedding.words.weight = attn::Tensor2<double>({11, 9});
+        },
+        "words.weight");
+    expect_unchanged(
+        [](auto& x) {
+          x.embedding.positions.weight = attn::Tensor2<double>({7, 8});
+        },
+        "positions.weight");
+    expect_unchanged([](auto& x) { x.lm_head.linear().bias = attn::Tensor1<double>({11}); },
+                     "bias");
+    expect_unchanged([](auto& x) { x.blocks.layers[0].norm2.bias = attn::Tensor1<double>({9}); },
+                     "layers.0.norm2.bias");
   }
 }
 

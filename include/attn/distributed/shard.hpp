@@ -59,6 +59,9 @@ class ShardPlan {
   template <class T>
   MultiHeadAttention<T> part_of(const MultiHeadAttention<T>& whole) const {
     const MultiHeadAttentionOptions& o = whole.options();
+    if (!o.output_projection) {
+      throw ValueError(message("shard", "attention.output_projection", "be true", "false"));
+    }
     const index_t begin = heads(o.num_kv_heads).begin, end = heads(o.num_kv_heads).end;
     MultiHeadAttention<T> part = whole.of_heads(begin, end);
     const std::vector<WeightForm<T>> forms = forms_of<T>(whole);
@@ -67,8 +70,9 @@ class ShardPlan {
       return forms[which]->rows(begin * width, end * width);
     };
     const RankParts inputs(o.num_kv_heads, communicator_.size(), group * o.head_dim_v);
-    set_forms<T>(part, {rows(0, group * o.head_dim), rows(1, o.head_dim), rows(2, o.head_dim_v),
-                        gathered<T>(forms[3], inputs, (end - begin) * group * o.head_dim_v)});
+    set_forms<T>(part,
+                 {rows(0, group * o.query_features()), rows(1, o.head_dim), rows(2, o.head_dim_v),
+                  gathered<T>(forms[3], inputs, (end - begin) * group * o.head_dim_v)});
     return part;
   }
 
@@ -133,6 +137,7 @@ class EncoderPart {
     for (const EncoderLayer<T>& layer : whole.layers) {
       refuse(static_cast<bool>(layer.latent_attn), "latent attention");
       refuse(static_cast<bool>(layer.experts), "experts");
+      refuse(layer.is_recurrent(), "a recurrent mixer");
       attentions_.push_back(plan.part_of(layer.self_attn));
       feed_forwards_.push_back(plan.part_of(layer.feed_forward));
     }
@@ -154,8 +159,8 @@ class EncoderPart {
  private:
   static void refuse(bool has, std::string_view what) {
     if (has)
-      throw ValueError(
-          message("shard", "the layers", "be without experts and latent attention", what));
+      throw ValueError(message("shard", "the layers",
+                               "be without experts, latent attention and recurrent mixers", what));
   }
 
   std::vector<MultiHeadAttention<T>> attentions_;
@@ -163,19 +168,28 @@ class EncoderPart {
   Tensor2<T> relative_bias_;
 };
 
-/// Runs build() on all ranks, which either all return or all throw.
+/// Runs build() on all ranks, which either all return or all throw. `vocab_size`: of the logits, 0
+/// without.
 template <class T, class F>
-void agree_on_shards(Communicator& communicator, const Encoder<T>& encoder, F build) {
+void agree_on_shards(Communicator& communicator, const Encoder<T>& encoder, index_t vocab_size,
+                     F build) {
   agree(communicator, "shard", [&] {
     build();
     AgreedFields fields;
+    fields.add("vocab_size", vocab_size);
     fields.add("the number of layers", std::ssize(encoder.layers));
     if (!encoder.layers.empty()) {
       const MultiHeadAttentionOptions& o = encoder.layers[0].self_attn.options();
       fields.add("embed_dim", o.embed_dim);
       fields.add("num_heads", o.num_heads);
       fields.add("num_kv_heads", o.num_kv_heads);
+      fields.add("head_dim_v", o.head_dim_v);
     }
+    Digest hidden;
+    for (const EncoderLayer<T>& layer : encoder.layers) {
+      hidden.take(static_cast<std::uint64_t>(layer.feed_forward.linear2.in_features()));
+    }
+    fields.add("dim_feedforward", hidden);
     return fields;
   });
 }
@@ -194,14 +208,15 @@ void agree_on_shards(Communicator& communicator, const Encoder<T>& encoder, F bu
 /// products. A layer exchanges num_heads * head_dim_v + dim_feedforward + 2 d_model numbers per
 /// token. The embeddings of words stay whole.
 ///
-/// Refers to communicator. Throws ValueError on every rank for experts, latent attention,
-/// query_key_norm_of_all_heads, weights of 16 bits that are not compressed, and a model that has
-/// been sharded, which cannot be saved or sharded again; the model is then unchanged. Calls with
-/// functors, and options with a value for each head, are errors.
+/// Refers to communicator. Throws ValueError on every rank for experts, latent attention, recurrent
+/// mixers, query_key_norm_of_all_heads, attention without an output projection, weights of 16 bits
+/// that are not compressed, and a model that has been sharded, which cannot be saved or sharded
+/// again; the model is then unchanged. Calls with functors, and options with a value for each head,
+/// are errors.
 template <class T>
 void shard(Encoder<T>& encoder, Communicator& communicator) {
   std::unique_ptr<detail::EncoderPart<T>> part;
-  detail::agree_on_shards(communicator, encoder, [&] {
+  detail::agree_on_shards(communicator, encoder, 0, [&] {
     part = std::make_unique<detail::EncoderPart<T>>(encoder, communicator);
   });
   part->replace(encoder);
@@ -219,7 +234,7 @@ void shard(Gpt<T>& gpt, Communicator& communicator) {
   std::unique_ptr<detail::EncoderPart<T>> part;
   std::vector<detail::WeightForm<T>> head;
   const bool is_tied = gpt.lm_head.tied();
-  detail::agree_on_shards(communicator, gpt.blocks, [&] {
+  detail::agree_on_shards(communicator, gpt.blocks, gpt.vocab_size(), [&] {
     part = std::make_unique<detail::EncoderPart<T>>(gpt.blocks, communicator);
     const auto whole = is_tied ? detail::forms_of<T>(gpt.embedding.words)
                                : detail::forms_of<T>(gpt.lm_head.linear());

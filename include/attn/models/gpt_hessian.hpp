@@ -16,7 +16,7 @@ ATTN_NAMESPACE_BEGIN
 /// tangent, which are returned. causal() is added to options.mask. A tied table has one entry of
 /// the vector, that of the embedding. Dropout is not applied; tensors in the options are constant.
 /// Throws ShapeError, and ValueError for what trace() refuses, a norm of the embedding and
-/// compressed weights.
+/// compressed weights; the result is then unchanged.
 template <class T, TensorLike Ids, class Loss, class... Functors>
   requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
 LossTangent hessian_vector_product(const Gpt<T>& model, const Ids& ids, const Loss& loss,
@@ -31,6 +31,8 @@ LossTangent hessian_vector_product(const Gpt<T>& model, const Ids& ids, const Lo
     throw ValueError(
         message("Gpt", "embedding_norm", "be false: its gradients have no tangent", "true"));
   }
+  detail::check_products("InputEmbedding", model.embedding, vector.embedding, result.embedding);
+  detail::check_products("OutputProjection", model.lm_head, vector.lm_head, result.lm_head);
   HessianTape<T> tape(execution);
   const Traced<T> embedded =
       tape.make({iv.extent(0), iv.extent(1), model.embedding.options().d_model});
@@ -38,10 +40,12 @@ LossTangent hessian_vector_product(const Gpt<T>& model, const Ids& ids, const Lo
       .position_ids = position_ids, .cu_seqlens = options.cu_seqlens_q, .execution = execution};
   jvp(model.embedding, vector.embedding, ids, embedded.x.value, embedded.x.tangent, call);
   InputEmbeddingSaved<T> saved;
-  forward(model.embedding, ids, embedded.x.value, saved, call);
+  detail::forward_without_dropout(model.embedding, ids, embedded.x.value, saved, call);
   // The embedding is linear in its tables: its backward is constant.
-  tape.record(
-      [&] { backward(model.embedding, embedded.d.tangent, saved, result.embedding, execution); });
+  tape.record([&] {
+    detail::backward_without_dropout(model.embedding, embedded.d.tangent, saved, result.embedding,
+                                     execution);
+  });
   options.mask = options.mask & causal();
   const Traced<T> hidden = trace(tape, model.blocks, vector.blocks, result.blocks, embedded,
                                  options, position_ids, functors...);

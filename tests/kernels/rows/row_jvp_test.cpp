@@ -1,13 +1,14 @@
 // Tangents of softmax, norms, activations, gated products, linear, embeddings, rotary and losses.
 #include "attn/kernels/rows/row_jvp.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
 
-#include "attn/kernels/losses/loss_jvp.hpp"
+#include "attn/kernels/losses/loss_backward_jvp.hpp"
 #include "attn/layers/jvp/embedding_jvp.hpp"
 
 #include "support/error_of.hpp"
@@ -192,6 +193,33 @@ TEST(RowJvp, DoesNotUseTangentsOfMaskedElements) {
   EXPECT_TRUE(std::isfinite(attn::contrastive_loss_jvp(x, d_x, y, d_y).d_loss));
   d_x(0, 0) = kNan;
   for (const double d_loss : losses()) EXPECT_TRUE(std::isnan(d_loss));
+}
+
+/// Also the tangents of their gradients are 0, if all rows are ignored, too.
+TEST(RowJvp, IgnoredRowsHaveNoSecondDerivative) {
+  Random random(8);
+  const auto x = random.tensor<double, 2>({2, 3});
+  auto d_x = random.tensor<double, 2>({2, 3});
+  attn::Tensor1<int> targets({2});
+  targets(0) = 1, targets(1) = -100;
+  const auto gradients = [&](attn::CrossEntropyOptions<double> options = {}) {
+    options.ignore_index = -100;
+    Matrix d(x.shape()), tangent(x.shape());
+    const attn::LossTangent loss = attn::cross_entropy_backward_jvp(
+        {x, d_x}, targets, attn::DualView<double, 2>{d, tangent}, options);
+    EXPECT_TRUE(std::isfinite(loss.d_loss));
+    return tangent;
+  };
+  const Matrix expected = gradients();
+  for (attn::index_t j = 0; j < 3; ++j) d_x(1, j) = std::numeric_limits<double>::quiet_NaN();
+  const Matrix found = gradients();
+  EXPECT_TRUE(std::ranges::equal(found.elements(), expected.elements()));
+  EXPECT_NE(found(0, 0), 0);
+  for (attn::index_t j = 0; j < 3; ++j) EXPECT_EQ(found(1, j), 0);
+  targets(0) = -100;
+  for (const Matrix& none : {gradients(), gradients({.divisor = 2})}) {
+    for (const double t : none.elements()) EXPECT_EQ(t, 0);
+  }
 }
 
 /// d_out may be d_x, which a call that throws leaves as it is.

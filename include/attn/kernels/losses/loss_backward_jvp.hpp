@@ -10,9 +10,10 @@ ATTN_NAMESPACE_BEGIN
 
 /// Returns cross_entropy(logits, targets, options) and its tangent, and writes the gradient of the
 /// logits and the tangent of that: for a row with sum of weights w, w p (t - sum of p t) / divisor,
-/// where p is softmax(logits) and t the tangent of the logits. Shapes: logits and d_logits (rows,
-/// classes), targets (rows) of any integer type. d_logits must not overlap logits. Throws
-/// ShapeError, and ValueError for a target out of range and options.gradient_scale other than 1.
+/// where p is softmax(logits) and t the tangent of the logits; 0 for ignored rows. Shapes: logits
+/// and d_logits (rows, classes), targets (rows) of any integer type. d_logits must not overlap
+/// logits. Throws ShapeError, and ValueError for a target out of range and options.gradient_scale
+/// other than 1.
 template <std::floating_point T, TensorLike Targets>
 LossTangent cross_entropy_backward_jvp(
     const std::type_identity_t<DualView<const T, 2>>& logits, const Targets& targets,
@@ -48,7 +49,9 @@ LossTangent cross_entropy_backward_jvp(
       factor = (1 - smoothing) * weight(static_cast<index_t>(ids(i))) + smoothing * mean_weight;
     }
     T* row = d_logits.tangent.at_index({i, 0});
-    for (index_t c = 0; c < shape[1]; ++c) row[c] *= static_cast<T>(factor / divisor);
+    for (index_t c = 0; c < shape[1]; ++c) {
+      row[c] = factor == 0 ? T{0} : row[c] * static_cast<T>(factor / divisor);
+    }
   }
   return {loss, detail::dot_tangent<T, 2>(d_logits.value, logits.tangent)};
 }

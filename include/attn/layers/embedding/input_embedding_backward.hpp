@@ -65,6 +65,31 @@ void forward_without_dropout(const InputEmbedding<T>& layer, const Ids& ids,
   }
 }
 
+/// backward() of forward_without_dropout().
+template <class T>
+void backward_without_dropout(const InputEmbedding<T>& layer, Input3<T> d_out,
+                              const InputEmbeddingSaved<T>& saved,
+                              InputEmbedding<Accumulator<T>>& gradients,
+                              const Execution& execution) {
+  using Acc = Accumulator<T>;
+  Scratch<T> memory(execution.scratch(), layer.options().norm ? d_out.size() : 0);
+  if (layer.options().norm) {
+    const TensorView3<T> d_sum(memory.data(), d_out.shape());
+    backward(static_cast<const Norm<T>&>(layer.norm), d_out, saved.norm, d_sum, gradients.norm, {},
+             execution);
+    d_out = d_sum;
+  }
+  const auto add = [&](Embedding<Acc>& table, const TensorView2<const index_t>& ids, Acc scale) {
+    if (!table.weight) return;
+    add_to_rows<T>(d_out, table.weight.view(), scale, execution, ids);
+  };
+  add(gradients.words, saved.ids.view(), layer.options().template word_factor<Acc>());
+  if (layer.options().positions == Positions::learned) {
+    add(gradients.positions, saved.positions.view(), Acc{1});
+  }
+  add(gradients.token_types, saved.token_types.view(), Acc{1});
+}
+
 }  // namespace detail
 
 /// InputEmbedding::forward() that saves activations: ids (batch, seq), out (batch, seq, d_model).
@@ -84,29 +109,15 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
 template <class T>
 void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbeddingSaved<T>& saved,
               InputEmbedding<Accumulator<T>>& gradients, const Execution& execution = {}) {
-  using Acc = Accumulator<T>;
   const detail::DropoutPlace place{
       .p = layer.options().dropout, .at = saved.dropout, .place = detail::kAfterEmbedding};
-  Scratch<T> memory(execution.scratch(), layer.options().norm || place ? d_out.size() : 0);
-  const TensorView3<T> d_sum(memory.data(), d_out.shape());
+  Scratch<T> memory(execution.scratch(), place ? d_out.size() : 0);
   if (place) {
-    detail::apply_dropout<T>(place, d_out, d_sum, {}, execution);
-    d_out = d_sum;
+    const TensorView3<T> d_dropped(memory.data(), d_out.shape());
+    detail::apply_dropout<T>(place, d_out, d_dropped, {}, execution);
+    d_out = d_dropped;
   }
-  if (layer.options().norm) {
-    backward(static_cast<const Norm<T>&>(layer.norm), d_out, saved.norm, d_sum, gradients.norm, {},
-             execution);
-    d_out = d_sum;
-  }
-  const auto add = [&](Embedding<Acc>& table, const TensorView2<const index_t>& ids, Acc scale) {
-    if (!table.weight) return;
-    detail::add_to_rows<T>(d_out, table.weight.view(), scale, execution, ids);
-  };
-  add(gradients.words, saved.ids.view(), layer.options().template word_factor<Acc>());
-  if (layer.options().positions == Positions::learned) {
-    add(gradients.positions, saved.positions.view(), Acc{1});
-  }
-  add(gradients.token_types, saved.token_types.view(), Acc{1});
+  detail::backward_without_dropout(layer, d_out, saved, gradients, execution);
 }
 
 /// OutputProjection::forward() that saves activations: x (batch, seq, d_model), out (batch, seq,

@@ -23,6 +23,14 @@ Traced<T> trace(HessianTape<T>& tape, const FeedForward<T>& layer,
 
 namespace detail {
 
+/// check_tangents() of both modules.
+template <class Module>
+void check_products(std::string_view function, const Module& module, const Module& vector,
+                    const Module& result) {
+  check_tangents(function, "vector", module, vector);
+  check_tangents(function, "result", module, result);
+}
+
 /// Norms of an attention or feed-forward, for `result`.
 template <class T>
 struct TracedNorms {
@@ -67,7 +75,7 @@ Traced<T> trace(HessianTape<T>& tape, const EncoderLayer<T>& layer,
   const detail::TracedNorms<T> of_attention{layer.attention_norms(), vector.attention_norms(),
                                             &result.norm1, &result.norm1_behind};
   const detail::TracedNorms<T> of_feed_forward{
-      layer.feed_forward_norms(), vector.feed_forward_norms(),
+      layer.feed_forward_norms(), layer.feed_forward_norms(vector),
       layer.norm2.weight ? &result.norm2 : &result.norm1, &result.norm2_behind};
   const Traced<T> attended =
       detail::trace_sublayer(tape, of_attention, x, x, [&](const Traced<T>& from) {
@@ -99,6 +107,7 @@ Traced<T> trace(HessianTape<T>& tape, const Encoder<T>& stack,
                              std::to_string(of.layers.size())));
   };
   check_layers("vector", vector), check_layers("result", result);
+  detail::check_products("Encoder", stack, vector, result);
   for (std::size_t n = 0; n < stack.num_layers(); ++n) {
     const std::size_t place = stack.place_of(n);
     x = trace(tape, stack.layers[place], vector.layers[place], result.layers[place], x, options,
@@ -113,7 +122,7 @@ Traced<T> trace(HessianTape<T>& tape, const Encoder<T>& stack,
 /// gradient of the loss and the tangent of that to d_out, a DualView<T>, for example by
 /// mse_loss_backward_jvp(), and returns loss and tangent, which are returned. Dropout is not
 /// applied; tensors in the options are constant. Forward over backward: exact to rounding. Throws
-/// ShapeError or ValueError as trace().
+/// ShapeError or ValueError as trace(), and then leaves the result unchanged.
 /// Source: Pearlmutter, "Fast Exact Multiplication by the Hessian" (1994).
 template <class T, class Loss, class... Functors>
 LossTangent hessian_vector_product(const Encoder<T>& stack, Input3<T> x, const Loss& loss,

@@ -2,10 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <map>
 #include <string>
-#include <vector>
 
 #include "attn/layers/encoder.hpp"
 #include "attn/layers/jvp/feed_forward_jvp.hpp"
@@ -42,23 +39,6 @@ void sublayer_jvp(const SublayerNorms<T>& norms, const SublayerNorms<T>& d_norms
   add_scaled<T>(residual.tangent, norms.scale, branch.tangent, out.tangent, execution);
 }
 
-/// Throws ShapeError for a tangent of another shape than the parameter of its name, before out,
-/// which may be x, is written.
-template <class Module>
-void check_tangents(std::string_view function, const Module& module, const Module& tangents) {
-  std::map<std::string, std::vector<index_t>, std::less<>> shapes;
-  module.visit_parameters([&](std::string_view name, const auto& x) {
-    const auto& shape = x.shape();
-    shapes.emplace(name, std::vector<index_t>(shape.begin(), shape.end()));
-  });
-  tangents.visit_parameters([&](std::string_view name, const auto& x) {
-    const auto found = shapes.find(name);
-    if (found == shapes.end() || std::ranges::equal(found->second, x.shape())) return;
-    throw_shape(function, std::string("tangents.").append(name),
-                "have shape " + to_string(found->second), x.shape());
-  });
-}
-
 /// Throws ValueError for parts of a layer that have no jvp.
 template <class T>
 void refuse_without_tangent(const EncoderLayer<T>& layer) {
@@ -86,7 +66,7 @@ void encoder_layer_jvp(const EncoderLayer<T>& layer, const EncoderLayer<T>& tang
                                                        from, from, to, residual, options,
                                                        position_ids, functors...);
                   });
-  sublayer_jvp<T>(layer.feed_forward_norms(), tangents.feed_forward_norms(),
+  sublayer_jvp<T>(layer.feed_forward_norms(), layer.feed_forward_norms(tangents),
                   layer.parallel ? x : DualView<const T>(attended), attended, out, execution,
                   [&](const auto& from, const auto& residual, const auto& to) {
                     feed_forward_jvp(layer.feed_forward, tangents.feed_forward, from, to, residual,
@@ -106,7 +86,7 @@ void jvp(const EncoderLayer<T>& layer, const std::type_identity_t<EncoderLayer<T
          TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("EncoderLayer", "out", x.shape(), out.shape());
   detail::refuse_without_tangent(layer);
-  detail::check_tangents("EncoderLayer", layer, tangents);
+  detail::check_tangents("EncoderLayer", "tangents", layer, tangents);
   detail::encoder_layer_jvp<T>(layer, tangents, detail::dual_input<T>("EncoderLayer", x, d_x),
                                detail::dual_output<T>("EncoderLayer", out, d_out), options,
                                position_ids, functors...);
@@ -133,7 +113,7 @@ void jvp(const Encoder<T>& stack, const std::type_identity_t<Encoder<T>>& tangen
                              std::to_string(tangents.layers.size())));
   }
   for (const EncoderLayer<T>& layer : stack.layers) detail::refuse_without_tangent(layer);
-  detail::check_tangents("Encoder", stack, tangents);
+  detail::check_tangents("Encoder", "tangents", stack, tangents);
   for (std::size_t n = 0; n < stack.num_layers(); ++n) {
     const std::size_t place = stack.place_of(n);
     detail::encoder_layer_jvp<T>(stack.layers[place], tangents.layers[place], in, to, options,

@@ -7,6 +7,11 @@
 // their dropout is not applied.
 #pragma once
 
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "attn/core/dual/dual_view.hpp"
 #include "attn/kernels/rows/row_jvp.hpp"
 #include "attn/layers/linear.hpp"
@@ -38,6 +43,27 @@ void linear_jvp(const X& x, decltype(const_view(std::declval<const X&>())) d_x, 
 }
 
 namespace detail {
+
+/// Throws ShapeError if a parameter of `other`, such as the tangents of a module, has another shape
+/// than the module's of its name, or if the module has none. To be called before results, which may
+/// be inputs, are written.
+template <class Module>
+void check_tangents(std::string_view function, std::string_view argument, const Module& module,
+                    const Module& other) {
+  std::map<std::string, std::vector<index_t>, std::less<>> shapes;
+  module.visit_parameters([&](std::string_view name, const auto& x) {
+    const auto& shape = x.shape();
+    shapes.emplace(name, std::vector<index_t>(shape.begin(), shape.end()));
+  });
+  other.visit_parameters([&](std::string_view name, const auto& x) {
+    const auto found = shapes.find(name);
+    if (found != shapes.end() && std::ranges::equal(found->second, x.shape())) return;
+    throw_shape(function, std::string(argument).append(".").append(name),
+                found == shapes.end() ? "be empty, as in the module"
+                                      : "have shape " + to_string(found->second),
+                x.shape());
+  });
+}
 
 /// Uninitialised memory for a DualView until the end of the scope.
 template <class T>
