@@ -65,7 +65,7 @@ inline void join_gguf_part(GgufHeader& whole, GgufHeader&& part, std::uint64_t n
   check("split.tensors.count", part.split.tensors, whole.split.tensors);
   for (std::string& name : part.names) {
     GgufEntry entry = std::move(part.tensors.find(name)->second);
-    entry.part = static_cast<std::size_t>(no);
+    entry.part = no;
     if (!whole.tensors.try_emplace(name, std::move(entry)).second) {
       throw IoError(message("GgufFile", concat(quote(file_name), ": tensor ", quote(name)),
                             "lie in one part only", "it in an earlier one too"));

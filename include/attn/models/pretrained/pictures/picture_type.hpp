@@ -66,7 +66,7 @@ inline VitOptions vit_style_options(const ConfigFile& config, const VitOptions& 
   result.layer_norm_eps = config.get<double>("layer_norm_eps", otherwise.layer_norm_eps);
   result.hidden_act = activation_of(config, "hidden_act", activation);
   result.qkv_bias = config.get<bool>("qkv_bias", true);
-  if (result.patch_size > std::min(result.image_height, result.image_width)) {
+  if (result.patch_size > (std::min)(result.image_height, result.image_width)) {
     config.fail("patch_size", "be at most image_size", std::to_string(result.patch_size));
   }
   check_heads(config, "num_attention_heads", result.hidden_size, result.num_attention_heads);
