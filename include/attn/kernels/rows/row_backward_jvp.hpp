@@ -73,8 +73,9 @@ void norm_backward_jvp(std::string_view function, bool centers, const DualView<c
   check_dual(function, "d_x", shape, d_x);
   const DualFactors<T> factors(function, "weight", shape[2], weight);
   const bool wants_weight = d_weight.value || d_weight.tangent;
-  const Scratch<T> memory(execution.scratch(), wants_weight ? 2 * size_of(shape) : 0);
-  const DualView<T> of_weight{{memory.data(), shape}, {memory.data() + size_of(shape), shape}};
+  const index_t size = wants_weight ? size_of(shape) : 0;
+  const Scratch<T> memory(execution.scratch(), 2 * size);
+  const DualView<T> of_weight{{memory.data(), shape}, {memory.data() + size, shape}};
   for_dual_rows(
       execution,
       [&](index_t n, const auto& dy, const auto& from, const auto& to, const auto& products) {
