@@ -78,7 +78,7 @@ inline Target target_of(std::string_view name) {
       {"cost_window", {0.20, kAtMost}},
       {"cost_key_lengths", {0.60, kAtMost}},
       {"cost_dropout", {1.35, kAtMost}},
-      {"cost_jvp", {3.2, kAtMost}},  // six products in place of two
+      {"cost_jvp", {2.2, kAtMost}},
       {"cost_packed", {1.15, kAtMost}},
       {"cost_paged", {1.15, kAtMost}},
       {"mha_tutorial", {1.5, kAtMost, kOfValue}},

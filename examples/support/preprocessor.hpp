@@ -45,8 +45,16 @@ inline PixelOptions pixel_options_of(const std::filesystem::path& folder) {
   if (json.contains("rescale_factor") && json["rescale_factor"].is_number()) {
     options.scale = json["rescale_factor"].get<double>();
   }
-  read_channels(json, "image_mean", options.mean);
-  read_channels(json, "image_std", options.deviation);
+  if (!is_on("do_rescale", true)) options.scale = 1;
+  if (is_on("do_normalize", true)) {
+    read_channels(json, "image_mean", options.mean);
+    read_channels(json, "image_std", options.deviation);
+  } else {
+    options.mean = {0, 0, 0}, options.deviation = {1, 1, 1};
+  }
+  if (!is_on("do_resize", true)) {
+    throw std::runtime_error(path.string() + ": do_resize must be true");
+  }
   if (json.contains("resample")) {
     const nlohmann::json& number = json["resample"];
     if (number != 2 && number != 3) {

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "attn/simd/isa.hpp"
 
 #include "support/references/reference.hpp"
@@ -106,6 +108,19 @@ double near(const Array<T>& x) {
 template <attn::TensorLike X>
 double near(const X& x) {
   return near(to_array(x));
+}
+
+/// Expects every element within `epsilons` epsilon of the largest of 1 and the expected ones.
+template <class T, int Rank>
+void expect_within(double epsilons, const attn::Tensor<T, Rank>& found,
+                   const attn::Tensor<double, Rank>& expected) {
+  double largest = 1;
+  for (const double value : expected.elements()) largest = std::max(largest, std::abs(value));
+  for (Index i = 0; i < found.size(); ++i) {
+    ASSERT_NEAR(static_cast<double>(found.data()[i]), expected.data()[i],
+                epsilons * epsilon<T> * largest)
+        << i;
+  }
 }
 
 /// difference() of two tensors of the library.

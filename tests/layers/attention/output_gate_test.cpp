@@ -6,6 +6,7 @@
 #include "support/error_of.hpp"
 #include "support/models/module_gradients.hpp"
 #include "support/models/parameters.hpp"
+#include "support/tolerance.hpp"
 
 namespace attn_test {
 namespace {
@@ -88,24 +89,13 @@ Tensor3<double> reference(MultiHeadAttention<T> gated, const Tensor3<T>& x) {
 
 /// Tolerance: five successive sums of at most 64 products, relative to the largest result.
 template <class T>
-void expect_gate_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
-  double largest = 1;
-  for (const double value : expected.elements()) largest = std::max(largest, std::abs(value));
-  for (Index i = 0; i < found.size(); ++i) {
-    ASSERT_NEAR(static_cast<double>(found.data()[i]), expected.data()[i],
-                5 * 64 * std::numeric_limits<T>::epsilon() * largest)
-        << i;
-  }
-}
-
-template <class T>
 void expect_definition(Random& random) {
   auto module = random_module<MultiHeadAttention<T>>(random, draw_gated(random));
   if (random.chance(0.5)) module.pack();
   const Index seq = random.integer(1, 20);
   const auto x = random.tensor<T, 3>({random.integer(1, 3), seq, module.options().embed_dim});
   const auto expected = reference(module, x);
-  expect_gate_near(module(x, {.mask = causal()}), expected);
+  expect_within(5 * 64, module(x, {.mask = causal()}), expected);
   // In pieces, by a cache.
   auto cache = module.make_cache(x.extent(0), seq);
   Tensor3<T> pieces({x.extent(0), seq, module.out_dim()});
@@ -115,7 +105,7 @@ void expect_definition(Random& random) {
     module.forward(part, part, part, pieces.view().slice(1, begin, end), {.mask = causal()},
                    {.cache = &cache});
   }
-  expect_gate_near(pieces, expected);
+  expect_within(5 * 64, pieces, expected);
 }
 
 TEST(OutputGate, MultipliesHeadsBySigmoids) {
@@ -144,7 +134,7 @@ TEST(OutputGate, GradientsAgreeWithCentralDifferences) {
     };
     auto gradients = attn::gradients_of(module);
     attn::forward(module, x, x, x, out, saved, options);
-    expect_gate_near(out, reference(module, x));
+    expect_within(5 * 64, out, reference(module, x));
     attn::backward(module, d, saved, {.d_query = d_x}, gradients, options);
     expect_gradient("x", random, x.elements(), d_x.elements(), loss);
     expect_module_gradients(random, module, gradients, loss);

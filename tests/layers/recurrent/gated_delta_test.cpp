@@ -1,14 +1,13 @@
 // GatedDelta against loops in double, and its states.
-#include <deque>
-
 #include <gtest/gtest.h>
 
 #include "attn/layers/encoder_layer_backward.hpp"
 
+#include "layers/recurrent/recurrent_cases.hpp"
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/models/parameters.hpp"
-#include "support/thread_executor.hpp"
+#include "support/tolerance.hpp"
 
 namespace attn_test {
 namespace {
@@ -123,23 +122,12 @@ Tensor3<double> reference(const GatedDelta<T>& m, const Tensor3<T>& x) {
 /// Tolerance: the norm divides by at least sqrt(1e-3), so that errors of the sums before it, of at
 /// most 20 products each, grow up to 32 times.
 template <class T>
-void expect_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
-  double largest = 1;
-  for (const double value : expected.elements()) largest = std::max(largest, std::abs(value));
-  for (Index i = 0; i < found.size(); ++i) {
-    ASSERT_NEAR(static_cast<double>(found.data()[i]), expected.data()[i],
-                32 * 100 * std::numeric_limits<T>::epsilon() * largest)
-        << i;
-  }
-}
-
-template <class T>
 void expect_delta_rule(Random& random, attn::Isa isa) {
   auto module = random_module<GatedDelta<T>>(random, draw_delta(random));
   if (random.chance(0.5)) module.pack();
   const auto x =
       random.tensor<T, 3>({random.integer(1, 2), random.integer(0, 8), module.options().d_model});
-  expect_near(module(x, {}, {.isa = isa}), reference(module, x));
+  expect_within(32 * 100, module(x, {}, {.isa = isa}), reference(module, x));
 }
 
 TEST(GatedDelta, AgreesWithLoops) {
@@ -197,7 +185,6 @@ TEST(GatedDelta, DecayIsOfTheSoftplusInBothTypes) {
 }
 
 TEST(GatedDelta, RowCachesAndThreadsGiveTheBitsOfCallsOfTheirOwn) {
-  const ThreadExecutor three(3);
   for (std::uint64_t n = 0; n < draws(20); ++n) {
     Random random(n);
     SCOPED_TRACE(random.trace());
@@ -205,24 +192,7 @@ TEST(GatedDelta, RowCachesAndThreadsGiveTheBitsOfCallsOfTheirOwn) {
     if (n == 0) drawn.value_dim = 64;  // work for several threads
     const auto module = random_module<GatedDelta<float>>(random, drawn);
     const Index batch = random.integer(1, 4), seq = n == 0 ? 60 : random.integer(1, 4);
-    std::deque<KvCache<float>> together, alone;
-    std::vector<KvCache<float>*> rows;
-    for (Index b = 0; b < batch; ++b) {
-      together.push_back(module.make_cache(1, 100));
-      module(random.tensor<float, 3>({1, random.integer(0, 9), drawn.d_model}),
-             {.cache = &together.back()});
-      alone.push_back(together.back());
-      rows.push_back(&together.back());
-    }
-    const auto x = random.tensor<float, 3>({batch, seq, drawn.d_model});
-    const auto found = module(x, {.row_caches = rows}, {.executor = &three});
-    for (Index b = 0; b < batch; ++b) {
-      const auto expected = module(attn::const_view(x).slice(0, b, b + 1),
-                                   {.cache = &alone[static_cast<std::size_t>(b)]});
-      for (Index i = 0; i < expected.size(); ++i) {
-        ASSERT_EQ(found.data()[b * expected.size() + i], expected.data()[i]) << b << " " << i;
-      }
-    }
+    expect_bits_of_rows_alone(random, module, batch, seq);
   }
 }
 

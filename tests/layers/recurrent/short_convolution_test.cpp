@@ -1,15 +1,14 @@
 // ShortConvolution against loops in double, its states and gradients.
-#include <deque>
-
 #include <gtest/gtest.h>
 
 #include "attn/layers/recurrent/short_convolution_backward.hpp"
 
+#include "layers/recurrent/recurrent_cases.hpp"
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/models/module_gradients.hpp"
 #include "support/models/parameters.hpp"
-#include "support/thread_executor.hpp"
+#include "support/tolerance.hpp"
 
 namespace attn_test {
 namespace {
@@ -59,23 +58,12 @@ Tensor3<double> reference(const ShortConvolution<T>& m, const Tensor3<T>& x) {
 /// Tolerance: sums of at most 20 and 5 products, three of them multiplied with each other, whose
 /// factors are at most about 10.
 template <class T>
-void expect_convolution_near(const Tensor3<T>& found, const Tensor3<double>& expected) {
-  double largest = 1;
-  for (const double value : expected.elements()) largest = std::max(largest, std::abs(value));
-  for (Index i = 0; i < found.size(); ++i) {
-    ASSERT_NEAR(static_cast<double>(found.data()[i]), expected.data()[i],
-                1000 * std::numeric_limits<T>::epsilon() * largest)
-        << i;
-  }
-}
-
-template <class T>
 void expect_convolution(Random& random, attn::Isa isa) {
   auto module = random_module<ShortConvolution<T>>(random, draw_convolution(random));
   if (random.chance(0.5)) module.pack();
   const auto x =
       random.tensor<T, 3>({random.integer(1, 3), random.integer(0, 9), module.options().d_model});
-  expect_convolution_near(module(x, {}, {.isa = isa}), reference(module, x));
+  expect_within(1000, module(x, {}, {.isa = isa}), reference(module, x));
 }
 
 TEST(ShortConvolution, AgreesWithLoops) {
@@ -128,7 +116,6 @@ TEST(ShortConvolution, CallsWithAStateHaveTheBitsOfOneCall) {
 }
 
 TEST(ShortConvolution, RowCachesAndThreadsGiveTheBitsOfCallsOfTheirOwn) {
-  const ThreadExecutor three(3);
   for (std::uint64_t n = 0; n < draws(20); ++n) {
     Random random(n);
     SCOPED_TRACE(random.trace());
@@ -136,24 +123,7 @@ TEST(ShortConvolution, RowCachesAndThreadsGiveTheBitsOfCallsOfTheirOwn) {
     if (n == 0) drawn.d_model = 150;  // work for several threads
     const auto module = random_module<ShortConvolution<float>>(random, drawn);
     const Index batch = random.integer(1, 4), seq = n == 0 ? 60 : random.integer(1, 4);
-    std::deque<KvCache<float>> together, alone;
-    std::vector<KvCache<float>*> rows;
-    for (Index b = 0; b < batch; ++b) {
-      together.push_back(module.make_cache(1, 100));
-      module(random.tensor<float, 3>({1, random.integer(0, 9), drawn.d_model}),
-             {.cache = &together.back()});
-      alone.push_back(together.back());
-      rows.push_back(&together.back());
-    }
-    const auto x = random.tensor<float, 3>({batch, seq, drawn.d_model});
-    const auto found = module(x, {.row_caches = rows}, {.executor = &three});
-    for (Index b = 0; b < batch; ++b) {
-      const auto expected = module(attn::const_view(x).slice(0, b, b + 1),
-                                   {.cache = &alone[static_cast<std::size_t>(b)]});
-      for (Index i = 0; i < expected.size(); ++i) {
-        ASSERT_EQ(found.data()[b * expected.size() + i], expected.data()[i]) << b << " " << i;
-      }
-    }
+    expect_bits_of_rows_alone(random, module, batch, seq);
   }
 }
 
@@ -266,7 +236,7 @@ TEST(ShortConvolutionBackward, AgreesWithCentralDifferences) {
     attn::forward(module, x, out, saved, residual);
     auto expected = reference(module, x);
     for (Index i = 0; i < x.size(); ++i) expected.data()[i] += residual.data()[i];
-    expect_convolution_near(out, expected);
+    expect_within(1000, out, expected);
     attn::backward(module, d, saved, d_x, gradients, residual);
     for (Index i = 0; i < x.size(); ++i) d_x.data()[i] -= residual.data()[i];
     expect_gradient("x", random, x.elements(), d_x.elements(), loss);

@@ -5,6 +5,7 @@
 #include "attn/attention/linear_attention.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/recurrent/gated_delta_steps.hpp"
+#include "attn/layers/recurrent/recurrent_layer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -17,7 +18,7 @@ ATTN_NAMESPACE_BEGIN
 /// its size does not depend on the number of tokens. There is no backward. Source: Yang, Kautz,
 /// Hatamizadeh, "Gated Delta Networks" (2024), section 3.4.
 template <class T>
-class GatedDelta {
+class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
  public:
   GatedDelta() = default;
   /// Parameters are zero until loaded. Throws ValueError for options out of range.
@@ -36,25 +37,9 @@ class GatedDelta {
   const GatedDeltaOptions& options() const { return options_; }
   /// Whether it has parameters.
   explicit operator bool() const { return options_.d_model > 0; }
-
-  /// A cache for the layer's state. Throws ValueError for a window.
-  KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0,
-                        std::optional<DType> element = {}) const {
-    return KvCache<T>({.batch = batch,
-                       .capacity = capacity,
-                       .window = window,
-                       .element = element,
-                       .state_size = state_size()});
-  }
-
-  template <TensorLike X>
-  Tensor3<T> operator()(const X& x, const MultiHeadAttentionCall<T>& call = {},
-                        const Execution& execution = {}) const {
-    ATTN_ASSERT_INPUT(X, T, 3, "GatedDelta: x", "(batch, seq, d_model)", "the layer");
-    const auto from = detail::view_as<const T, 3>(x);
-    auto out = Tensor3<T>::uninitialized(from.shape());
-    forward(from, out, call, execution);
-    return out;
+  /// Numbers of the state of a row: the rows of the convolution, and a matrix per value head.
+  index_t state_size() const {
+    return convolution.state_size() + options_.num_value_heads * matrix_size();
   }
 
   /// Writes the result + call.residual to `out`, which may be the residual, not x. With a cache, x
@@ -136,9 +121,6 @@ class GatedDelta {
   using Acc = Accumulator<T>;
 
   index_t matrix_size() const { return options_.key_dim * options_.value_dim; }
-  index_t state_size() const {
-    return convolution.state_size() + options_.num_value_heads * matrix_size();
-  }
 
   /// linear_attention() of rows that share a cache, or have none: one call for the n-th value heads
   /// of all key heads.

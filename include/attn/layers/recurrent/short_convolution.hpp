@@ -4,6 +4,7 @@
 
 #include "attn/layers/linear.hpp"
 #include "attn/layers/recurrent/causal_convolution.hpp"
+#include "attn/layers/recurrent/recurrent_layer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -18,7 +19,7 @@ struct ShortConvolutionOptions {
 /// token and the width - 1 tokens before it. A cache holds these rows of b u. Source: Liquid AI,
 /// "LFM2 technical report" (2025).
 template <class T>
-class ShortConvolution {
+class ShortConvolution : public detail::RecurrentLayer<ShortConvolution<T>, T> {
  public:
   ShortConvolution() = default;
   /// Parameters are zero until loaded. Throws ValueError for an option out of range.
@@ -38,26 +39,8 @@ class ShortConvolution {
   const ShortConvolutionOptions& options() const { return options_; }
   /// Whether it has parameters.
   explicit operator bool() const { return options_.d_model > 0; }
-
-  /// A cache for the layer's state. Throws ValueError for a window.
-  KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0,
-                        std::optional<DType> element = {}) const {
-    return KvCache<T>({.batch = batch,
-                       .capacity = capacity,
-                       .window = window,
-                       .element = element,
-                       .state_size = convolution.state_size()});
-  }
-
-  template <TensorLike X>
-  Tensor3<T> operator()(const X& x, const MultiHeadAttentionCall<T>& call = {},
-                        const Execution& execution = {}) const {
-    ATTN_ASSERT_INPUT(X, T, 3, "ShortConvolution: x", "(batch, seq, d_model)", "the layer");
-    const auto from = detail::view_as<const T, 3>(x);
-    auto out = Tensor3<T>::uninitialized(from.shape());
-    forward(from, out, call, execution);
-    return out;
-  }
+  /// Numbers of the state of a row: width - 1 rows of the convolution.
+  index_t state_size() const { return convolution.state_size(); }
 
   /// Writes the result + call.residual to `out`, which may be the residual, not x. With a cache, x
   /// holds the tokens after those in the cache; call.row_caches give the bits of one call per row.
@@ -70,8 +53,8 @@ class ShortConvolution {
     ATTN_ASSERT_OUTPUT(Out, T, 3, "ShortConvolution: out", "(batch, seq, d_model)", "the layer");
     const auto from = detail::view_as<const T, 3>(x);
     const auto to = detail::view_as<T, 3>(out);
-    detail::check_recurrent_call("ShortConvolution", options_.d_model, convolution.state_size(),
-                                 from.shape(), to.shape(), call);
+    detail::check_recurrent_call("ShortConvolution", options_.d_model, state_size(), from.shape(),
+                                 to.shape(), call);
     if (from.size() == 0) return;
     const index_t batch = from.extent(0), seq = from.extent(1), dim = options_.d_model;
     Workspace& workspace = execution.scratch();
