@@ -23,15 +23,10 @@ Work cost_work(std::string name, const std::shared_ptr<AttentionInputs>& in, dou
   work.one_thread = true;
   work.run = [=](const attn::Execution& execution) { call(execution, in->out.view()); };
   // The baseline has none of the kernels that make these options fast.
-  work.complaint = [=]() -> std::string {
+  work.complaint = [=] {
     attn::Tensor4<float> other(in->out.shape());
     call({.isa = attn::Isa::scalar}, other.view());
-    double worst = 0;
-    for (index_t i = 0; i < other.size(); ++i) {
-      const double d = std::abs(static_cast<double>(other.data()[i] - in->out.data()[i]));
-      if (!(d <= worst)) worst = d;
-    }
-    return worst <= 1e-5 ? "" : "wrong result: off the scalar set's by " + std::to_string(worst);
+    return scalar_complaint(in->out, other, 1e-5);
   };
   return work;
 }

@@ -11,15 +11,6 @@ namespace bench {
 
 namespace detail {
 
-/// Empty if `out` is near the result of Isa::scalar; otherwise a description of the error.
-template <int Rank>
-std::string scalar_complaint(const attn::Tensor<float, Rank>& out,
-                             const attn::Tensor<float, Rank>& exact, double most) {
-  const double worst =
-      attn_test::worst(attn_test::to_array(out), attn_test::to_array(exact)).distance;
-  return worst <= most ? "" : "wrong result: off the scalar set's by " + std::to_string(worst);
-}
-
 /// `tokens` tokens through 64 experts of width 384, of which each token has 8.
 inline Work experts_work(std::string name, attn::Isa isa, index_t tokens, bool pack) {
   constexpr index_t kWidth = 1024, kHidden = 384, kExperts = 64, kChosen = 8;

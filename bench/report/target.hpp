@@ -97,6 +97,7 @@ inline Target target_of(std::string_view name) {
       {"encoder_train@all", {0.80}},
       {"adamw", {1.15, kAtMost}},
       {"adamw@all", {1.15, kAtMost}},
+      {"hvp_gpt", {4.5, kAtMost}},
       {"memory_train", {64, kAtMost, kOfValue}},
       {"memory_train@all", {64, kAtMost, kOfValue}},
       {"accuracy", {2, kAtMost}},

@@ -1,7 +1,9 @@
 // Rows of the report on training: attention, an encoder layer, a small model, AdamW.
 #pragma once
 
+#include "attn/kernels/losses/loss_backward_jvp.hpp"
 #include "attn/layers/encoder_layer_backward.hpp"
+#include "attn/models/gpt_hessian.hpp"
 
 #include "report/work.hpp"
 #include "support/training.hpp"
@@ -217,6 +219,58 @@ inline std::vector<Work> gpt_works(const GptShape& shape) {
   return {work};
 }
 
+/// A model's forward pass, and the product of its Hessian with a vector.
+inline std::vector<Work> hessian_works() {
+  constexpr index_t kVocab = 256, kTokens = 1024, kWidth = 256;
+  struct Inputs {
+    attn::Gpt<float> model{{.vocab_size = kVocab,
+                            .num_layers = 2,
+                            .layer = {.d_model = kWidth,
+                                      .nhead = 4,
+                                      .dim_feedforward = 4 * kWidth,
+                                      .activation = attn::Activation::gelu_tanh,
+                                      .norm_first = true}}};
+    attn::Gpt<float> vector = model, product = attn::gradients_of(model);
+    attn::Tensor2<index_t> ids{{1, kTokens}};
+    attn::Tensor1<index_t> targets{{kTokens}};
+    attn::Tensor3<float> logits{{1, kTokens, kVocab}};
+
+    void multiply(const attn::Execution& execution) {
+      const auto loss = [&](const auto& y, const auto& d_y) {
+        return attn::cross_entropy_backward_jvp(y.rows(), targets, d_y.rows(),
+                                                {.execution = execution});
+      };
+      attn::clear_gradients(attn::parameters_of<float>(model, product), execution);
+      attn::hessian_vector_product(model, ids, loss, vector, product, {.execution = execution});
+    }
+  };
+  const auto in = std::make_shared<Inputs>();
+  attn::initialize(in->model, {.seed = 1, .embedding_std = 0.02});
+  attn::initialize(in->vector, {.seed = 2, .embedding_std = 0.02});
+  for (index_t i = 0; i < kTokens; ++i) {
+    in->ids(0, i) = i * i % kVocab, in->targets(i) = (i + 1) * (i + 1) % kVocab;
+  }
+  index_t size = 0;
+  for (const auto& parameter : attn::parameters_of<float>(in->model, in->product)) {
+    size += parameter.size;
+  }
+  const double flops = 2 * static_cast<double>(size) * kTokens;
+  Work forward{"hvp_forward", attn::active_isa(), flops},
+      product{"hvp_gpt", attn::active_isa(), 8 * flops};
+  forward.traffic = size * index_t{sizeof(float)}, product.traffic = 4 * forward.traffic;
+  forward.run = [=](const attn::Execution& execution) {
+    in->model.forward(in->ids, in->logits, {.execution = execution});
+  };
+  forward.complaint = [] { return std::string(); };
+  product.run = [=](const attn::Execution& execution) { in->multiply(execution); };
+  product.complaint = [=]() -> std::string {
+    const attn::Tensor2<float> found = in->product.blocks.layers[0].feed_forward.linear1.weight;
+    in->multiply({.isa = attn::Isa::scalar});
+    return scalar_complaint(found, in->product.blocks.layers[0].feed_forward.linear1.weight, 1e-3);
+  };
+  return {forward, product};
+}
+
 }  // namespace detail
 
 /// The rows with a baseline, in the report's order.
@@ -225,7 +279,8 @@ inline std::vector<Comparison> training_comparisons() {
           {"cost_train_bias", "cost_train_plain"},
           {"cost_train_dropout", "cost_train_plain"},
           {"cost_train_score_mod", "cost_train_plain"},
-          {"adamw", "adamw_plain"}};
+          {"adamw", "adamw_plain"},
+          {"hvp_gpt", "hvp_forward"}};
 }
 
 inline std::vector<Group> training_groups() {
@@ -241,6 +296,7 @@ inline std::vector<Group> training_groups() {
            detail::training_cost_works},
           {{"encoder_train"}, detail::encoder_train_works},
           {{"adamw_plain", "adamw"}, detail::optimizer_works},
+          {{"hvp_forward", "hvp_gpt"}, detail::hessian_works},
           {{"chargpt_train"}, [] { return detail::gpt_works(kGptTrainShapes[0]); }},
           {{"gpt2_train"}, [] { return detail::gpt_works(kGptTrainShapes[1]); }}};
 }

@@ -46,6 +46,15 @@ struct Comparison {
 
 namespace detail {
 
+/// Empty if `out` is near the result of Isa::scalar; otherwise a description of the error.
+template <int Rank>
+std::string scalar_complaint(const attn::Tensor<float, Rank>& out,
+                             const attn::Tensor<float, Rank>& exact, double most) {
+  const double worst =
+      attn_test::worst(attn_test::to_array(out), attn_test::to_array(exact)).distance;
+  return worst <= most ? "" : "wrong result: off the scalar set's by " + std::to_string(worst);
+}
+
 inline double attention_flops(const attn::Shape<4>& q, index_t kv_len) {
   return 4 * static_cast<double>(attn::size_of(q)) * static_cast<double>(kv_len);
 }
