@@ -152,7 +152,7 @@ struct GptShape {
   index_t batch, seq, vocab, layers, width, heads;
 };
 
-/// The model of examples/train_gpt, and GPT-2 of 124 million parameters.
+/// The model of examples/training/train_gpt.cpp, and GPT-2 of 124 million parameters.
 inline constexpr GptShape kGptTrainShapes[] = {
     {"chargpt_train", 12, 64, 84, 4, 128, 4},
     {"gpt2_train", 4, 64, 50257, 12, 768, 12},
