@@ -38,8 +38,9 @@ ATTN_COLD inline BlockTable checked_block_table(const Shape<4>& shape,
     }
     return std::countr_zero(static_cast<std::size_t>(size));
   };
-  return {nullptr, shape, shift_of("q_block", options.q_block),
-          shift_of("kv_block", options.kv_block)};
+  return {.shape = shape,
+          .q_shift = shift_of("q_block", options.q_block),
+          .kv_shift = shift_of("kv_block", options.kv_block)};
 }
 
 /// One line for each block of queries, one character for each block of keys.

@@ -23,14 +23,15 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
   const index_t kv_len = out.extent(3) - appended;
   const Shape<4> scores{batch, heads, q_len, kv_len};
   detail::check_mask<T>(mask, scores, [&scores](index_t b) {
-    return detail::SequenceLengths{b, scores[2], scores[3]};
+    return detail::SequenceLengths{.b = b, .q_len = scores[2], .kv_len = scores[3]};
   });
   detail::check_offset(offset, batch);
   constexpr T kHidden = -std::numeric_limits<T>::infinity();
   for (index_t b = 0; b < batch; ++b) {
     for (index_t h = 0; h < heads; ++h) {
       for (index_t i = 0; i < q_len; ++i) {
-        const detail::KeyRange seen = detail::keys_seen(mask, offset, {b, q_len, kv_len}, i);
+        const detail::KeyRange seen =
+            detail::keys_seen(mask, offset, {.b = b, .q_len = q_len, .kv_len = kv_len}, i);
         for (index_t j = kv_len; j < out.extent(3); ++j) out(b, h, i, j) = T{0};
         for (index_t j = 0; j < kv_len; ++j) {
           T value = 0;

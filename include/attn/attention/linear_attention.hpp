@@ -33,8 +33,8 @@ template <class T>
 struct LinearAttentionProblem {
   TensorView4<const T> q, k, v;
   TensorView4<T> out;
-  TensorView4<const T> decay;
-  TensorView3<const T> beta;
+  TensorView4<const T> decay = {};
+  TensorView3<const T> beta = {};
   TensorView4<const T> initial_state;
   TensorView4<T> final_state;
   T scale;
@@ -96,8 +96,13 @@ LinearAttentionProblem<T> make_linear_attention_problem(TensorView4<const T> q,
   if (!std::isfinite(static_cast<T>(scale))) {
     throw ValueError(message("linear_attention", "scale", "be finite", to_string(scale)));
   }
-  LinearAttentionProblem<T> problem{
-      q, k, v, out, {}, {}, options.initial_state, options.final_state, static_cast<T>(scale)};
+  LinearAttentionProblem<T> problem{.q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .out = out,
+                                    .initial_state = options.initial_state,
+                                    .final_state = options.final_state,
+                                    .scale = static_cast<T>(scale)};
   if (options.decay) {
     problem.decay = broadcast_gate<T, 4>("decay", "(batch, num_kv_heads, seq, key_dim)",
                                          options.decay, {batch, kv_heads, seq, key_dim});

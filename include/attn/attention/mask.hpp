@@ -129,13 +129,13 @@ Mask dense_mask(Mask::Dense::Kind kind, const X& x) {
   constexpr int kRank = rank_v<X>;
   static_assert(kRank <= 4, "a mask has at most the axes (batch, heads, q_len, kv_len)");
   const auto view = const_view(x);
-  Mask::Dense part{kind,
-                   std::is_same_v<T, bool>     ? Element::boolean
-                   : std::is_same_v<T, double> ? Element::f64
-                                               : Element::f32,
-                   view.data(),
-                   {1, 1, 1, 1},
-                   {0, 0, 0, 0}};
+  Mask::Dense part{.kind = kind,
+                   .element = std::is_same_v<T, bool>     ? Element::boolean
+                              : std::is_same_v<T, double> ? Element::f64
+                                                          : Element::f32,
+                   .data = view.data(),
+                   .shape = {1, 1, 1, 1},
+                   .strides = {0, 0, 0, 0}};
   for (std::size_t from = 0; from < std::size_t{kRank}; ++from) {
     const std::size_t to = from + 4 - std::size_t{kRank};
     part.shape[to] = view.shape()[from];

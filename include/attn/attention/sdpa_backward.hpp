@@ -96,8 +96,13 @@ BackwardProblem<T> make_backward_problem(
     const Functors&... functors) {
   // BackwardProblem holds it for reading only.
   const TensorView4<T> result(const_cast<T*>(out.data()), out.shape(), out.strides());
-  BackwardProblem<T> problem{
-      make_problem_with<T>(q, k, v, result, options, functors...), d_out, lse, d_q, d_k, d_v, call};
+  BackwardProblem<T> problem{.forward = make_problem_with<T>(q, k, v, result, options, functors...),
+                             .d_out = d_out,
+                             .lse = lse,
+                             .d_q = d_q,
+                             .d_k = d_k,
+                             .d_v = d_v,
+                             .call = call};
   std::array<index_t, kMaxScoreParameters> parameters{};
   [[maybe_unused]] const auto bind_derivatives = [&](const auto& functor) {
     using Functor = std::remove_cvref_t<decltype(functor)>;

@@ -50,8 +50,14 @@ class WidenedGradientTensors {
         d_v_(const_view(d_v).shape(), execution) {}
 
   GradientTensors<float> view() const {
-    return {d_out_.view(), q_.view(),   k_.view(),   v_.view(),
-            out_.view(),   d_q_.view(), d_k_.view(), d_v_.view()};
+    return {.d_out = d_out_.view(),
+            .q = q_.view(),
+            .k = k_.view(),
+            .v = v_.view(),
+            .out = out_.view(),
+            .d_q = d_q_.view(),
+            .d_k = d_k_.view(),
+            .d_v = d_v_.view()};
   }
 
  private:
@@ -157,9 +163,14 @@ void context_parallel_attention_backward(
     // The assertion above ensures this.
   } else if constexpr (detail::is_of_element<T, D, Q, K, V, Out, DQ, DK, DV>) {
     const auto tensors = [&] {
-      return detail::GradientTensors<T>{const_view(d_out), const_view(q),   const_view(k),
-                                        const_view(v),     const_view(out), view_of(d_q),
-                                        view_of(d_k),      view_of(d_v)};
+      return detail::GradientTensors<T>{.d_out = const_view(d_out),
+                                        .q = const_view(q),
+                                        .k = const_view(k),
+                                        .v = const_view(v),
+                                        .out = const_view(out),
+                                        .d_q = view_of(d_q),
+                                        .d_k = view_of(d_k),
+                                        .d_v = view_of(d_v)};
     };
     detail::context_backward<T>(communicator, layout, const_view(q), const_view(k), const_view(v),
                                 tensors, lse, options, call, functors...);

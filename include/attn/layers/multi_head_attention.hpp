@@ -305,7 +305,8 @@ class MultiHeadAttention {
       // Appended keys do not change the positions of queries, and neither does dropping the
       // lengths.
       for (index_t b = 0; b < offsets.size(); ++b) {
-        offsets.data()[b] = detail::position(options.mask, options.offset, {b, q_len, kv_len}, 0);
+        offsets.data()[b] = detail::position(options.mask, options.offset,
+                                             {.b = b, .q_len = q_len, .kv_len = kv_len}, 0);
       }
       options.offset = query_offsets(TensorView1<const index_t>(offsets.data(), {batch}));
       options.mask = additive_mask(extended);

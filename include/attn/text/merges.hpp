@@ -90,8 +90,11 @@ class MergedWord {
   void add(std::int32_t id, std::size_t begin, std::size_t size) {
     const auto at = static_cast<std::int32_t>(symbols_.size());
     if (at > 0) symbols_.back().next = at;
-    symbols_.push_back(
-        {id, static_cast<std::int32_t>(begin), static_cast<std::int32_t>(size), at - 1, -1});
+    symbols_.push_back({.id = id,
+                        .begin = static_cast<std::int32_t>(begin),
+                        .size = static_cast<std::int32_t>(size),
+                        .before = at - 1,
+                        .next = -1});
   }
 
   /// merge(left, right) returns the Merge of two symbols. Of equal priorities the leftmost pair
@@ -106,7 +109,8 @@ class MergedWord {
       const Symbol &left = symbol(at), &right = symbol(left.next);
       const Merge found = merge(left, right);
       if (found.rank < 0) return;
-      heap_.push_back({found.rank, at, found.token, left.size + right.size});
+      heap_.push_back(
+          {.rank = found.rank, .left = at, .token = found.token, .size = left.size + right.size});
       std::push_heap(heap_.begin(), heap_.end());
     };
     for (std::int32_t at = 0; at + 1 < static_cast<std::int32_t>(symbols_.size()); ++at)

@@ -61,8 +61,10 @@ class TokenIds {
     reserve(count_ + 1);
     Slot& slot = slots_[find(bytes, hash(bytes))];
     if (slot.id >= 0) return false;
-    slot = {static_cast<std::uint32_t>(bytes_.size()), static_cast<std::uint32_t>(bytes.size()),
-            hash(bytes), id};
+    slot = {.begin = static_cast<std::uint32_t>(bytes_.size()),
+            .size = static_cast<std::uint32_t>(bytes.size()),
+            .hash = hash(bytes),
+            .id = id};
     bytes_.append(bytes);
     ++count_;
     return true;

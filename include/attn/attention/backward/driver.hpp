@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/backward/backend.hpp"
 #include "attn/attention/backward/loop.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -97,9 +98,7 @@ class Backward {
       const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
                                        block_kv());
       const BackwardTiling tiling(forward_.lengths(n / kv_heads).kv_len);
-      const BackwardTask<T> task{problem_, kernels_,       gradients_, tiling,       scratch,
-                                 {},       deltas_.data(), first_row_, n / kv_heads, n % kv_heads};
-      BackwardLoop<T>(task).add_to_deltas();
+      BackwardLoop<T>(task(tiling, scratch, {}, n / kv_heads, n % kv_heads)).add_to_deltas();
     });
   }
 
@@ -111,9 +110,21 @@ class Backward {
         head_stride_ == 0
             ? nullptr
             : head_sums_.data() + split * forward_.batch() * forward_.num_heads() * head_stride_};
-    const BackwardTask<T> task{problem_, kernels_,       gradients_, tiling, scratch,
-                               partial,  deltas_.data(), first_row_, b,      kv_head};
-    BackwardLoop<T>(task).run(split);
+    BackwardLoop<T>(task(tiling, scratch, partial, b, kv_head)).run(split);
+  }
+
+  BackwardTask<T> task(const BackwardTiling& tiling, const BackwardScratch<T>& scratch,
+                       const PartialGradients<T>& partial, index_t b, index_t kv_head) {
+    return {.problem = problem_,
+            .kernels = kernels_,
+            .gradients = gradients_,
+            .tiling = tiling,
+            .scratch = scratch,
+            .partial = partial,
+            .deltas = deltas_.data(),
+            .first_row = first_row_,
+            .b = b,
+            .kv_head = kv_head};
   }
 
   /// deltas_ = D - d_lse of each row, with D = d_out . out.
@@ -205,42 +216,6 @@ class Backward {
   index_t first_row_, rows_, kv_splits_, head_stride_, scratch_elements_;
   Scratch<T> memory_, deltas_, split_d_q_, head_sums_;
 };
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // for std::optional in the options
-
-template <class In, class Acc>
-struct Backend<family::AttentionBackward, In, Acc> {
-  Kernel<BackwardProblem<In>> backward;
-
-  static constexpr std::uint64_t kLayout =
-      layout_hash({sizeof(Backend),
-                   offsetof(Backend, backward),
-                   sizeof(BackwardProblem<In>),
-                   offsetof(BackwardProblem<In>, forward),
-                   offsetof(BackwardProblem<In>, d_out),
-                   offsetof(BackwardProblem<In>, lse),
-                   offsetof(BackwardProblem<In>, d_q),
-                   offsetof(BackwardProblem<In>, d_k),
-                   offsetof(BackwardProblem<In>, d_v),
-                   offsetof(BackwardProblem<In>, call),
-                   offsetof(BackwardProblem<In>, score_derivative),
-                   offsetof(BackwardProblem<In>, prob_derivative),
-                   offsetof(BackwardProblem<In>, parameter_derivatives),
-                   offsetof(BackwardProblem<In>, kv_heads),
-                   sizeof(AttentionBackwardCall<In>),
-                   offsetof(AttentionBackwardCall<In>, d_lse),
-                   offsetof(AttentionBackwardCall<In>, d_bias),
-                   offsetof(AttentionBackwardCall<In>, d_sinks),
-                   offsetof(AttentionBackwardCall<In>, d_alibi_slopes),
-                   offsetof(AttentionBackwardCall<In>, d_batch_alibi_slopes),
-                   offsetof(AttentionBackwardCall<In>, d_relative_bias),
-                   offsetof(AttentionBackwardCall<In>, d_qv),
-                   offsetof(AttentionBackwardCall<In>, d_score_parameters),
-                   Backend<family::Attention, In, Acc>::kLayout});
-};
-
-#pragma GCC diagnostic pop
 
 }  // namespace detail
 

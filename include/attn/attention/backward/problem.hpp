@@ -36,7 +36,7 @@ struct BackwardProblem {
   TensorView4<const T> d_out;
   TensorView3<const T> lse;
   TensorView4<T> d_q, d_k, d_v;
-  AttentionBackwardCall<T> call;
+  AttentionBackwardCall<T> call = {};
   RowFunctor<T> score_derivative = {};  ///< the score functor's derivative
   RowFunctor<T> prob_derivative = {};   ///< the prob functor's derivative
   /// Derivatives of the score functor with respect to the parameters whose gradients are requested.

@@ -32,7 +32,10 @@ class BackwardQueries {
   /// The block of rows that begins with row `first`; scratch.rows holds its rows.
   TaskRows<T> rows_from(index_t first) const {
     return {forward_,
-            {task_.b, task_.kv_head, first, (std::min)(kRows, count() - first)},
+            {.b = task_.b,
+             .kv_head = task_.kv_head,
+             .first_row = first,
+             .num_rows = (std::min)(kRows, count() - first)},
             task_.scratch.rows,
             true};
   }

@@ -54,7 +54,13 @@ class ScoreGradients {
     if (n == 0) return;
     const index_t first = first_key + from,
                   first_position = forward_.lengths(task_.b).first_key + first;
-    const ScoreRow<T> scores{task_.b, row.h, row.i, first, first_position, n, s};
+    const ScoreRow<T> scores{.b = task_.b,
+                             .h = row.h,
+                             .i = row.i,
+                             .first_key = first,
+                             .first_position = first_position,
+                             .n = n,
+                             .s = s};
     find_weights(scores, row.state, chunks, finite);
     if (dropped != s) std::copy_n(s, n, dropped);
     change_weights(scores, dropped, d_s);

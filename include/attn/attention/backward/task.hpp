@@ -29,7 +29,7 @@ struct BackwardTask {
   const GradientKernels<T>& gradients;
   const BackwardTiling& tiling;
   const BackwardScratch<T>& scratch;
-  PartialGradients<T> partial;
+  PartialGradients<T> partial = {};
   T* deltas;          ///< of the rows of problem.kv_heads, by row_at()
   index_t first_row;  ///< of these rows, by AttentionProblem::row_at()
   index_t b, kv_head;

@@ -58,8 +58,13 @@ ATTN_ONCE_A_CALL GatheredKeys checked_gather(const AttentionOptions<T>& options,
       lowest = is_filler ? last + 1 : found + 1;
     }
   }
-  return {lists,     block,     num_kv_heads, scores[1] / (std::max)(num_kv_heads, index_t{1}),
-          scores[2], scores[3], first};
+  return {.positions = lists,
+          .block = block,
+          .num_kv_heads = num_kv_heads,
+          .heads_per_kv_head = scores[1] / (std::max)(num_kv_heads, index_t{1}),
+          .q_len = scores[2],
+          .kv_len = scores[3],
+          .first_key = first};
 }
 
 }  // namespace detail

@@ -33,7 +33,7 @@ struct GatheredKeys {
   /// Lengths of batch row b.
   ATTN_COLD SequenceLengths sequence(index_t b) const {
     const Row at = row(b);
-    return {b, (std::min)(block, q_len - at.block * block), count(at)};
+    return {.b = b, .q_len = (std::min)(block, q_len - at.block * block), .kv_len = count(at)};
   }
   /// Index of query i in q and out.
   ATTN_COLD Shape<4> query_index(index_t b, index_t h, index_t i) const {
@@ -55,8 +55,8 @@ struct GatheredKeys {
   ATTN_COLD KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, index_t b,
                                index_t i) const {
     const Row at = row(b);
-    const KeyRange seen =
-        detail::keys_seen(mask, offset, {at.b, q_len, kv_len, first_key}, at.block * block + i);
+    const SequenceLengths all{.b = at.b, .q_len = q_len, .kv_len = kv_len, .first_key = first_key};
+    const KeyRange seen = detail::keys_seen(mask, offset, all, at.block * block + i);
     const index_t n = count(at), begin = find(at, 0, n, first_key + seen.begin);
     return {begin, find(at, begin, n, first_key + seen.end)};
   }

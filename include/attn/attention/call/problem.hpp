@@ -98,10 +98,12 @@ struct AttentionProblem {
     if (gathered) return gathered.sequence(b);
     const auto &q_starts = options.cu_seqlens_q, &k_starts = options.cu_seqlens_k;
     const index_t q_len = q_starts ? q_starts(b + 1) - q_starts(b) : scores[2];
-    if (!k_starts) return {b, q_len, scores[3], options.first_key};
+    if (!k_starts) {
+      return {.b = b, .q_len = q_len, .kv_len = scores[3], .first_key = options.first_key};
+    }
     const index_t begin = k_starts(b), end = k_starts(b + 1);
     const index_t first = std::clamp(options.first_key, begin, end);
-    return {b, q_len, end - first, first - begin};
+    return {.b = b, .q_len = q_len, .kv_len = end - first, .first_key = first - begin};
   }
   /// The attention sink of head h of batch row b, a logit without a value; -inf without sinks.
   T sink(index_t b, index_t h) const {

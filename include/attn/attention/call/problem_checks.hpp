@@ -107,10 +107,14 @@ ATTN_ONCE_A_CALL AttentionProblem<T> make_problem(const StoredView<const void>& 
   if (options.precision.is_int8() && !std::same_as<T, float>) {
     throw_value("precision", "be exact where q is of double", "int8");
   }
-  AttentionProblem<T> problem{q,       k,
-                              v,       out,
-                              options, static_cast<T>(scale),
-                              scores,  heads / (std::max)(kv_heads, index_t{1})};
+  AttentionProblem<T> problem{.q = q,
+                              .k = k,
+                              .v = v,
+                              .out = out,
+                              .options = options,
+                              .scale = static_cast<T>(scale),
+                              .scores = scores,
+                              .heads_per_kv_head = heads / (std::max)(kv_heads, index_t{1})};
   check_mask<T>(options.mask, scores, [&](index_t b) { return problem.lengths(b); });
   check_offset(options.offset, scores[0]);
   if (options.alibi_slopes) {

@@ -71,8 +71,9 @@ class Forward {
   /// The rows of one task, from `row` on; if it takes several heads, all rows.
   RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling,
                  index_t heads = 1) const {
-    if (heads > 1) return {b, kv_head, 0, heads * tiling.rows};
-    return {b, kv_head, row, (std::min)(plan_.rows_per_task, tiling.rows - row)};
+    const index_t num_rows =
+        heads > 1 ? heads * tiling.rows : (std::min)(plan_.rows_per_task, tiling.rows - row);
+    return {.b = b, .kv_head = kv_head, .first_row = heads > 1 ? 0 : row, .num_rows = num_rows};
   }
 
   /// The part of the call that task i computes: its batch row, its first key/value head, and the
@@ -177,8 +178,10 @@ class Forward {
       const void* out = problem_.output(rows.b, h, row % q_len);
       if (is_finite_output(problem_, kernels_, scratch, out)) continue;
       const index_t kv_head = rows.kv_head + row / tiling.rows;
-      const RowBlock again = tiling.decode ? RowBlock{rows.b, kv_head, 0, tiling.rows}
-                                           : RowBlock{rows.b, kv_head, row, 1};
+      const RowBlock again{.b = rows.b,
+                           .kv_head = kv_head,
+                           .first_row = tiling.decode ? 0 : row,
+                           .num_rows = tiling.decode ? tiling.rows : 1};
       ForwardTask<T> task(problem_, kernels_, tiling, scratch, again);
       recompute_without_hidden(task, tiling.decode ? row % tiling.rows : 0);
     }
@@ -234,11 +237,7 @@ ATTN_ONCE_A_CALL void forward_with(const ForwardKernels<T>& kernels,
   AttentionOptions<T> options = call.options;
   options.weights = {scratch.weights, call.scores};
   options.weight_heads = {};
-  run_plan(
-      kernels,
-      {call.q, call.k, call.v, call.out, options, call.scale, call.scores, call.heads_per_kv_head,
-       call.alibi_slopes, call.functors, call.k_scales, call.v_scales, call.gathered, call.shared},
-      plan, threads, scratch);
+  run_plan(kernels, with_options(call, options), plan, threads, scratch);
   if (call.options.weights) copy_chosen(options.weights, call.options);
 }
 

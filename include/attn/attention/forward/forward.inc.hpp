@@ -6,8 +6,12 @@ template <class In, class T>
 inline detail::ForwardKernels<T> forward_kernels(const detail::AttentionProblem<T>& problem) {
   const detail::ElementKernels<T>& own = ElementTable<T, T>::kTable;
   const detail::ElementKernels<T>& in = ElementTable<T, In>::kTable;
-  return {TargetTable<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in,
-          detail::tiled_products<In>(problem, TargetTable<detail::RowKernels<T>>::kTable)};
+  const detail::RowKernels<T>& rows = TargetTable<detail::RowKernels<T>>::kTable;
+  return {.rows = rows,
+          .own = own,
+          .of_queries = problem.widens_queries() ? in : own,
+          .of_keys = in,
+          .products = detail::tiled_products<In>(problem, rows)};
 }
 
 template <class In, class T>

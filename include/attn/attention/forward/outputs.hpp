@@ -1,4 +1,4 @@
-// Extra outputs computed after a call: largest logits, averages over heads.
+// Extra outputs: a call with other options for them; largest logits, averages over heads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,6 +8,26 @@
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// The call with other options, to which the result refers.
+template <class T>
+AttentionProblem<T> with_options(const AttentionProblem<T>& call,
+                                 const AttentionOptions<T>& options) {
+  return {.q = call.q,
+          .k = call.k,
+          .v = call.v,
+          .out = call.out,
+          .options = options,
+          .scale = call.scale,
+          .scores = call.scores,
+          .heads_per_kv_head = call.heads_per_kv_head,
+          .alibi_slopes = call.alibi_slopes,
+          .functors = call.functors,
+          .k_scales = call.k_scales,
+          .v_scales = call.v_scales,
+          .gathered = call.gathered,
+          .shared = call.shared};
+}
 
 /// What the fully masked queries of a head add to the column sum of each unpadded key: 1 / keys
 /// each with MaskedRow::mean, otherwise 0.

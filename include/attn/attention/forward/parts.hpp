@@ -65,8 +65,10 @@ class PartRun {
     bool is_finite = true;
     {
       ForwardTask<T> task(problem_, kernels_, tiling_, scratch,
-                          {b, h / problem_.heads_per_kv_head,
-                           of_kv_head * q_len + part_.queries.begin + first % queries, count});
+                          {.b = b,
+                           .kv_head = h / problem_.heads_per_kv_head,
+                           .first_row = of_kv_head * q_len + part_.queries.begin + first % queries,
+                           .num_rows = count});
       clear_sums(task);
       restore(task, first);
       const QueryRow<T>* shown_to = part_.recomputes ? &task.rows[0] : nullptr;

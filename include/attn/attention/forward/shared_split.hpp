@@ -21,7 +21,12 @@ void sum_shared_split(const AttentionProblem<T>& problem, const ForwardKernels<T
   const index_t begin = group * batch / groups, end = (group + 1) * batch / groups;
   SequenceTiling tiling = one;
   tiling.rows *= end - begin;
-  ForwardTask<T> task(problem, kernels, tiling, scratch, {begin, kv_head, 0, tiling.rows, true});
+  ForwardTask<T> task(problem, kernels, tiling, scratch,
+                      {.b = begin,
+                       .kv_head = kv_head,
+                       .first_row = 0,
+                       .num_rows = tiling.rows,
+                       .joins_batch = true});
   sum_split(task, split);
   for (index_t b = begin; b < end; ++b) store(task, (b - begin) * one.rows, b, kv_head, split);
 }

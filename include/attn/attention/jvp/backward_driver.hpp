@@ -35,11 +35,24 @@ class BackwardJvp {
       const BackwardTiling tiling(forward_.lengths(b).kv_len);
       const BackwardScratch<T> of_values = scratch(problem_.value, memory),
                                of_tangents = scratch(problem_.tangent, memory + scratch_elements_);
-      const BackwardTask<T> value{problem_.value, kernels_, gradients_, tiling,      of_values, {},
-                                  deltas_.data(), 0,        b,          n % kv_heads};
-      const BackwardTask<T> tangent{
-          problem_.tangent,       kernels_, gradients_, tiling,      of_tangents, {},
-          deltas_.data() + rows_, 0,        b,          n % kv_heads};
+      const BackwardTask<T> value{.problem = problem_.value,
+                                  .kernels = kernels_,
+                                  .gradients = gradients_,
+                                  .tiling = tiling,
+                                  .scratch = of_values,
+                                  .deltas = deltas_.data(),
+                                  .first_row = 0,
+                                  .b = b,
+                                  .kv_head = n % kv_heads};
+      const BackwardTask<T> tangent{.problem = problem_.tangent,
+                                    .kernels = kernels_,
+                                    .gradients = gradients_,
+                                    .tiling = tiling,
+                                    .scratch = of_tangents,
+                                    .deltas = deltas_.data() + rows_,
+                                    .first_row = 0,
+                                    .b = b,
+                                    .kv_head = n % kv_heads};
       T* more = memory + 2 * scratch_elements_;
       BackwardJvpLoop<T>(value, tangent, more, more + score_elements_).run();
     });

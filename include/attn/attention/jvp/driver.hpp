@@ -58,11 +58,14 @@ class Jvp {
                   piece = (i - sequence.first_task) % tasks;
     if (tiling.kv_splits == 1) {
       const index_t row = piece * plan_.rows_per_task;
-      const RowBlock block{b, kv_head, row, (std::min)(plan_.rows_per_task, tiling.rows - row)};
+      const RowBlock block{.b = b,
+                           .kv_head = kv_head,
+                           .first_row = row,
+                           .num_rows = (std::min)(plan_.rows_per_task, tiling.rows - row)};
       return compute(tiling, worker, block, [](JvpTask<T>& task) { sum_all_keys(task); });
     }
     JvpTask<T> task(problem_, kernels_, gradients_, tiling, scratch_, worker,
-                    {b, kv_head, 0, tiling.rows});
+                    {.b = b, .kv_head = kv_head, .first_row = 0, .num_rows = tiling.rows});
     sum_split(task, piece);
     const index_t n = task.forward.scratch.out_stride, at = split_row(sequence, kv_head, piece);
     std::copy_n(task.forward.sums(0), tiling.rows * n, scratch_.forward.split_sums + at * n);
@@ -77,16 +80,18 @@ class Jvp {
   void merge(index_t b, index_t kv_head, const AttentionPlan::Sequence& sequence,
              int worker) const {
     const SequenceTiling& tiling = sequence.tiling;
-    compute(tiling, worker, {b, kv_head, 0, tiling.rows}, [&](JvpTask<T>& task) {
+    const RowBlock all{.b = b, .kv_head = kv_head, .first_row = 0, .num_rows = tiling.rows};
+    compute(tiling, worker, all, [&](JvpTask<T>& task) {
       const index_t n = task.forward.scratch.out_stride;
       clear_sums(task);
       for (index_t r = 0; r < tiling.rows; ++r) {
         JvpRow<T> row = row_of(task, r);
         for (index_t split = 0; split < tiling.kv_splits; ++split) {
           const index_t at = split_row(sequence, kv_head, split) + r;
-          const JvpRow<T> part{scratch_.forward.split_states[at],
-                               scratch_.forward.split_sums + at * n,
-                               scratch_.of_keys.split_sums + at * n, scratch_.split_d_row_sums[at]};
+          const JvpRow<T> part{.state = scratch_.forward.split_states[at],
+                               .sum = scratch_.forward.split_sums + at * n,
+                               .d_sum = scratch_.of_keys.split_sums + at * n,
+                               .d_row_sum = scratch_.split_d_row_sums[at]};
           merge_row(n, part, row);
         }
         keep(row, task, r);
@@ -118,8 +123,10 @@ class Jvp {
                                 problem.output(block.b, h, row % q_len));
       };
       if (is_finite(forward_) && is_finite(problem_.of_keys)) continue;
-      const RowBlock again = tiling.decode ? RowBlock{block.b, block.kv_head, 0, tiling.rows}
-                                           : RowBlock{block.b, block.kv_head, row, 1};
+      const RowBlock again{.b = block.b,
+                           .kv_head = block.kv_head,
+                           .first_row = tiling.decode ? 0 : row,
+                           .num_rows = tiling.decode ? tiling.rows : 1};
       JvpTask<T> task(problem_, kernels_, gradients_, tiling, scratch_, worker, again);
       recompute_without_hidden(task, tiling.decode ? row : 0);
     }
@@ -134,10 +141,10 @@ class Jvp {
     } else {
       // Merges into memory behind the task's one tile.
       const index_t n = task.forward.scratch.out_stride, behind = task.forward.queries.height() * n;
-      JvpRow<T> merged{{kMinusInf<T>, T{0}},
-                       task.forward.scratch.sums + behind,
-                       task.of_keys.scratch.sums + behind,
-                       T{0}};
+      JvpRow<T> merged{.state = {.row_max = kMinusInf<T>, .row_sum = T{0}},
+                       .sum = task.forward.scratch.sums + behind,
+                       .d_sum = task.of_keys.scratch.sums + behind,
+                       .d_row_sum = T{0}};
       std::fill_n(merged.sum, n, T{0});
       std::fill_n(merged.d_sum, n, T{0});
       for (index_t split = 0; split < tiling.kv_splits; ++split) {
@@ -156,7 +163,10 @@ class Jvp {
   }
 
   static JvpRow<T> row_of(const JvpTask<T>& task, index_t r) {
-    return {task.forward.rows[r].state, task.forward.sums(r), task.d_sums(r), task.d_row_sums[r]};
+    return {.state = task.forward.rows[r].state,
+            .sum = task.forward.sums(r),
+            .d_sum = task.d_sums(r),
+            .d_row_sum = task.d_row_sums[r]};
   }
   /// The task's row r has the state of `row`.
   static void keep(const JvpRow<T>& row, JvpTask<T>& task, index_t r) {

@@ -9,11 +9,12 @@ inline void attention_jvp(const detail::JvpProblem<T>& problem, const Executor& 
   const detail::RowKernels<T>& rows = TargetTable<detail::RowKernels<T>>::kTable;
   const detail::ElementKernels<T>& own = ElementTable<T, T>::kTable;
   const detail::ElementKernels<T>& in = ElementTable<T, In>::kTable;
-  detail::jvp_with<T>({rows,
-                       own,
-                       problem.forward.widens_queries() ? in : own,
-                       in,
-                       {rows.tile_rows, detail::make_path<detail::ExactPath<T>, T>}},
+  detail::jvp_with<T>({.rows = rows,
+                       .own = own,
+                       .of_queries = problem.forward.widens_queries() ? in : own,
+                       .of_keys = in,
+                       .products = {.tile_rows = rows.tile_rows,
+                                    .make_path = detail::make_path<detail::ExactPath<T>, T>}},
                       kGradientKernels<T>, problem, executor, workspace);
 }
 

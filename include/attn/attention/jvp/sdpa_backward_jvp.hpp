@@ -90,14 +90,19 @@ void scaled_dot_product_attention_backward_jvp(
                                 out.tangent.strides());
   const detail::AttentionProblem<T>& forward = value.forward;
   const detail::BackwardProblem<T> tangent{
-      {q.tangent, k.tangent, v.tangent, d_of_out, options, forward.scale, forward.scores,
-       forward.heads_per_kv_head},
-      d_out.tangent,
-      lse.tangent,
-      d_q.tangent,
-      d_k.tangent,
-      d_v.tangent,
-      {}};
+      .forward = {.q = q.tangent,
+                  .k = k.tangent,
+                  .v = v.tangent,
+                  .out = d_of_out,
+                  .options = options,
+                  .scale = forward.scale,
+                  .scores = forward.scores,
+                  .heads_per_kv_head = forward.heads_per_kv_head},
+      .d_out = d_out.tangent,
+      .lse = lse.tangent,
+      .d_q = d_q.tangent,
+      .d_k = d_k.tangent,
+      .d_v = d_v.tangent};
   detail::backend<family::AttentionTangents, T>(options.execution)
       .backward_jvp({value, tangent}, options.execution);
 }

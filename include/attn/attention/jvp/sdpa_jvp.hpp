@@ -134,28 +134,33 @@ void attention_jvp(const TensorView4<const E>& q, const TensorView4<const KV>& k
     of_queries.qv =
         tangent_or_zero<T>("tangents.qv", tangents.qv, options.qv.shape(), zeros.data());
   }
-  const auto problem_of = [&](const StoredView<const void>& queries,
-                              const StoredView<const void>& keys,
-                              const StoredView<const void>& values,
-                              const AttentionOptions<T>& with) {
-    AttentionProblem<T> result{queries, keys,          values,         d_out,
-                               with,    forward.scale, forward.scores, forward.heads_per_kv_head};
-    // Tangents need no mask functor, but what it shows of each block.
-    result.functors.mask.object = forward.functors.mask.object;
-    result.functors.classify = forward.functors.classify;
-    result.functors.blocks = forward.functors.blocks;
-    result.gathered = forward.gathered;
-    return result;
-  };
+  const auto problem_of =
+      [&](const StoredView<const void>& queries, const StoredView<const void>& keys,
+          const StoredView<const void>& values, const AttentionOptions<T>& with) {
+        AttentionProblem<T> result{.q = queries,
+                                   .k = keys,
+                                   .v = values,
+                                   .out = d_out,
+                                   .options = with,
+                                   .scale = forward.scale,
+                                   .scores = forward.scores,
+                                   .heads_per_kv_head = forward.heads_per_kv_head};
+        // Tangents need no mask functor, but what it shows of each block.
+        result.functors.mask.object = forward.functors.mask.object;
+        result.functors.classify = forward.functors.classify;
+        result.functors.blocks = forward.functors.blocks;
+        result.gathered = forward.gathered;
+        return result;
+      };
   const bool has_v = static_cast<bool>(tangents.v);
-  JvpProblem<T> problem{forward,
-                        problem_of(d_q, k, v, of_queries),
-                        problem_of(q, d_k, d_v, of_keys),
-                        tangents.q || tangents.qv,
-                        tangents.k || (has_v && options.qv),
-                        has_v,
-                        tangents.sinks,
-                        tangents.d_lse};
+  JvpProblem<T> problem{.forward = forward,
+                        .of_queries = problem_of(d_q, k, v, of_queries),
+                        .of_keys = problem_of(q, d_k, d_v, of_keys),
+                        .has_query_tangents = tangents.q || tangents.qv,
+                        .has_key_tangents = tangents.k || (has_v && options.qv),
+                        .has_value_tangents = has_v,
+                        .sinks = tangents.sinks,
+                        .d_lse = tangents.d_lse};
   if (tangents.alibi_slopes) {
     const auto& slopes = tangents.alibi_slopes;
     problem.of_queries.alibi_slopes = {

@@ -112,7 +112,13 @@ ATTN_COLD void sum_with_final_weights(JvpTask<T>& task, KeyRange keys,
       }
       task.gradients.score_gradient(n, weights, task.d_row_sums[tiles.row(x)], d_weights);
       std::copy_n(weights, n, derivative);
-      ScoreRow<T> functor_row{tile.b, row.h, row.i, first, first_position + first, n, derivative};
+      ScoreRow<T> functor_row{.b = tile.b,
+                              .h = row.h,
+                              .i = row.i,
+                              .first_key = first,
+                              .first_position = first_position + first,
+                              .n = n,
+                              .s = derivative};
       functor_row.apply(task.problem.prob_derivative);
       task.gradients.multiply(n, d_weights, derivative);
       functor_row.s = weights;

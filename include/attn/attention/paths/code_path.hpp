@@ -40,14 +40,18 @@ class CodePath final : public TiledPath<T, Values> {
     alignas(64) T means[(std::max)(kMaxTileRows, kPairRows) * kMaxMeans];
     kernels_.score_means(task_.queries.tile_rows(), task_.problem.score_dim(), tile.queries,
                          tile.query_stride, scratch_.means, task_.problem.scale, means);
-    const CodeQueries<T> queries{scratch_.queries + first_row * row_bytes_, row_bytes_,
-                                 scratch_.query_scales + first_row, scratch_.starts + first_row,
-                                 means};
+    const CodeQueries<T> queries{.codes = scratch_.queries + first_row * row_bytes_,
+                                 .row_bytes = row_bytes_,
+                                 .scales = scratch_.query_scales + first_row,
+                                 .starts = scratch_.starts + first_row,
+                                 .means = means};
     const index_t first_mean = mean_of(tile.first_key);
     for (index_t j = tile.columns.begin; j < tile.columns.end; j += NR) {
       const index_t key = tile.first_key + j, mean = mean_of(key);
-      const CodePanel<T> panel{scratch_.keys + j * row_bytes_, scratch_.key_scales + j,
-                               mean - first_mean, (std::min)(first_key_of(mean + 1) - key, NR)};
+      const CodePanel<T> panel{.codes = scratch_.keys + j * row_bytes_,
+                               .scales = scratch_.key_scales + j,
+                               .mean = mean - first_mean,
+                               .shared = (std::min)(first_key_of(mean + 1) - key, NR)};
       kernels_.score_panel(queries, panel, tile.scores + j, tile.stride,
                            this->next_panel(panel.codes));
     }
@@ -126,11 +130,14 @@ struct CodeProducts {
   static TiledProducts<T> on(Isa isa) {
     const CodeKernels<T>& codes = table_of<CodeKernels<T>>(isa);
     if (multiplies_pairs(isa)) {
-      return {kPairRows, make_path<CodePath<T, PairValues<T>>, T>, &codes,
-              &table_of<PairKernels<T>>(isa)};
+      return {.tile_rows = kPairRows,
+              .make_path = make_path<CodePath<T, PairValues<T>>, T>,
+              .codes = &codes,
+              .pairs = &table_of<PairKernels<T>>(isa)};
     }
-    return {table_of<RowKernels<T>>(isa).tile_rows, make_path<CodePath<T, TileValues<T>>, T>,
-            &codes};
+    return {.tile_rows = table_of<RowKernels<T>>(isa).tile_rows,
+            .make_path = make_path<CodePath<T, TileValues<T>>, T>,
+            .codes = &codes};
   }
 };
 

@@ -72,7 +72,9 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
 /// For `isa` with pair products.
 template <class T>
 TiledProducts<T> pair_products(Isa isa) {
-  return {kPairRows, make_path<PairPath<T>, T>, nullptr, &table_of<PairKernels<T>>(isa)};
+  return {.tile_rows = kPairRows,
+          .make_path = make_path<PairPath<T>, T>,
+          .pairs = &table_of<PairKernels<T>>(isa)};
 }
 
 }  // namespace detail

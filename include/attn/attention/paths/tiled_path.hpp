@@ -29,8 +29,10 @@ class TiledPath : public ScorePath<T> {
     const index_t num_keys = block.keys.end - block.keys.begin;
     const index_t panel_width = task_.kernels.rows.panel_width;
     const index_t panels = (num_keys + panel_width - 1) / panel_width;
+    const RowBlock no_rows{
+        .b = task_.block.b, .kv_head = task_.block.kv_head, .first_row = 0, .num_rows = 0};
     stream_ = {task_.problem,
-               block.is_last() ? task_.next : RowBlock{task_.block.b, task_.block.kv_head, 0, 0},
+               block.is_last() ? task_.next : no_rows,
                block.is_last() ? KeyRange{0, next_keys_} : block.next,
                task_.rows.count(),
                task_.queries.count() * panels,

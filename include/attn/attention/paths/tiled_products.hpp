@@ -26,7 +26,7 @@ ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& prob
       if (problem.takes_pairs(isa)) return pair_products<T>(isa);
     }
   }
-  return {rows.tile_rows, make_path<ExactPath<T>, T>};
+  return {.tile_rows = rows.tile_rows, .make_path = make_path<ExactPath<T>, T>};
 }
 
 }  // namespace detail

@@ -118,7 +118,13 @@ ATTN_COLD void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>
   T* s = shown + (begin - keys.begin);
   std::fill_n(s, n, T{0});
   const index_t first_position = problem.lengths(b).first_key + begin;
-  const ScoreRow<T> scores{b, row.h, row.i, begin, first_position, n, s};
+  const ScoreRow<T> scores{.b = b,
+                           .h = row.h,
+                           .i = row.i,
+                           .first_key = begin,
+                           .first_position = first_position,
+                           .n = n,
+                           .s = s};
   cap_row(problem, kernels, scores);
   mask_row(problem, kernels, scores, chunks);
 }

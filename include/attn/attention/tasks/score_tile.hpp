@@ -58,13 +58,13 @@ ScoreRow<T> seen_scores(const ScoreTile<T>& tile, index_t x, index_t first_posit
   const index_t end =
       std::clamp((std::min)(row.keys.end, tile.keys.end) - tile.first_key, begin, tile.columns.end);
   const index_t first = tile.first_key + begin;
-  return {tile.b,
-          row.h,
-          row.i,
-          first,
-          first_position + first,
-          end - begin,
-          tile.scores + x * tile.stride + begin};
+  return {.b = tile.b,
+          .h = row.h,
+          .i = row.i,
+          .first_key = first,
+          .first_position = first_position + first,
+          .n = end - begin,
+          .s = tile.scores + x * tile.stride + begin};
 }
 
 /// Turns scaled products into scores: applies options and functors up to `stage`, and sets -inf

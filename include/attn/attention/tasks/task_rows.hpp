@@ -42,7 +42,11 @@ class TaskRows {
     KeyRange keys = problem.keys_seen(b_, i);
     for (index_t r = 0; r < count_; ++r) {
       if (!uniform_) keys = problem.keys_seen(b_, i);
-      rows[r] = {h, i, keys, {kMinusInf<T>, T{0}}, T{0}};
+      rows[r] = {.h = h,
+                 .i = i,
+                 .keys = keys,
+                 .state = {.row_max = kMinusInf<T>, .row_sum = T{0}},
+                 .output_scale = T{0}};
       if (++i == q_len_) i = 0, ++h;
       if (block.joins_batch && h == (block.kv_head + 1) * heads) h -= heads;
     }

@@ -97,7 +97,7 @@ class ZipDirectory {
         begin = number(limit + 48, 8);
       }
       check("the directory", begin, length, limit);
-      return {begin, begin + length, entries, begin};
+      return {.begin = begin, .end = begin + length, .entries = entries, .first = begin};
     }
     fail("the file", "be a zip file", "no end of a directory");
   }
@@ -128,8 +128,10 @@ class ZipDirectory {
       fail(subject(), concat("inflate to at most 1032 times its ", stored, " bytes"),
            concat(size, " bytes"));
     }
-    return {method == 8, static_cast<std::uint32_t>(number(entry + 16, 4)), size,
-            bytes_.subspan(local + head, stored)};
+    return {.is_deflated = method == 8,
+            .crc = static_cast<std::uint32_t>(number(entry + 16, 4)),
+            .size = size,
+            .stored = bytes_.subspan(local + head, stored)};
   }
 
   /// Fields of 32 one bits are stored in the 64-bit extra field, only those, in this order.

@@ -84,7 +84,7 @@ class PackedWeights {
     }
     if (to.size() == 0) return;  // k = 0: there is no memory to step through
     detail::backend<family::Products, T, float>(isa_).unpack_weights(
-        {packed_.data(), k_, n_, first, to}, {.isa = isa_});
+        {.packed = packed_.data(), .k = k_, .n = n_, .first = first, .to = to}, {.isa = isa_});
   }
 
  private:
@@ -172,31 +172,29 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
       can_accumulate && adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
   const bool through_scratch = (n > 1 && c.stride(kColumn) != 1) ||
                                (n > 1 && residual.stride(kColumn) != 1) || (adds_c && !accumulate);
-  GemmProblem<T> problem{m,
-                         n,
-                         k,
-                         a.data(),
-                         a.stride(kRow),
-                         a.stride(kColumn),
-                         b.data(),
-                         b.stride(kRow),
-                         b.stride(kColumn),
-                         nullptr,
-                         c.data(),
-                         c.stride(kRow),
-                         epilogue.alpha,
-                         bias.data(),
-                         epilogue.activation,
-                         epilogue.beta,
-                         residual.data(),
-                         residual.stride(kRow),
-                         accumulate,
-                         batch,
-                         batch_stride(a),
-                         batch_stride(b),
-                         batch_stride(c),
-                         batch_stride(residual),
-                         {}};
+  GemmProblem<T> problem{.m = m,
+                         .n = n,
+                         .k = k,
+                         .a = a.data(),
+                         .a_row = a.stride(kRow),
+                         .a_k = a.stride(kColumn),
+                         .b = b.data(),
+                         .b_k = b.stride(kRow),
+                         .b_column = b.stride(kColumn),
+                         .c = c.data(),
+                         .c_row = c.stride(kRow),
+                         .alpha = epilogue.alpha,
+                         .bias = bias.data(),
+                         .activation = epilogue.activation,
+                         .beta = epilogue.beta,
+                         .residual = residual.data(),
+                         .residual_row = residual.stride(kRow),
+                         .accumulate = accumulate,
+                         .batch = batch,
+                         .a_batch = batch_stride(a),
+                         .b_batch = batch_stride(b),
+                         .c_batch = batch_stride(c),
+                         .residual_batch = batch_stride(residual)};
   if (!through_scratch) return multiply(problem);
   Scratch<T> product(execution.scratch(), m * n);
   problem.c = product.data();

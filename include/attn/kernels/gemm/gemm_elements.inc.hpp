@@ -95,7 +95,11 @@ template <class E>
 inline void pack_elements(const detail::PackProblem<E>& problem, const Executor&, Workspace&) {
   constexpr index_t NR = TileShape<float>::NR, kStep = kElements<E>;
   const TensorView2<const E>& b = problem.b;
-  const ElementsMatrix<E> matrix{b.data(), b.stride(0), b.stride(1), b.extent(0), b.extent(1)};
+  const ElementsMatrix<E> matrix{.data = b.data(),
+                                 .k_stride = b.stride(0),
+                                 .column_stride = b.stride(1),
+                                 .k = b.extent(0),
+                                 .n = b.extent(1)};
   const index_t steps = (matrix.k + kStep - 1) / kStep, KC = detail::gemm_kc(steps);
   E* to = problem.packed;
   for (index_t k0 = 0; k0 < steps; k0 += KC) {
@@ -272,7 +276,11 @@ inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& e
     each_vector<float>(
         n, [&](index_t j, auto lanes) { store(load(g.bias + j, lanes), bias.data() + j, lanes); });
   }
-  ElementsMatrix<E> b{g.packed_b, g.b.stride(1), g.b.stride(2), k, n};
+  ElementsMatrix<E> b{.data = g.packed_b,
+                      .k_stride = g.b.stride(1),
+                      .column_stride = g.b.stride(2),
+                      .k = k,
+                      .n = n};
   detail::GemmProblem<float> product{};
   product.n = n;
   product.k = steps;

@@ -28,7 +28,7 @@ struct GemmProblem {
   index_t a_row, a_k;
   const T* b;  ///< nullptr if packed_b or a source is given
   index_t b_k, b_column;
-  const T* packed_b;
+  const T* packed_b = nullptr;
   T* c;
   index_t c_row;
   T alpha;
@@ -40,7 +40,7 @@ struct GemmProblem {
   bool accumulate;  ///< C = beta C + A B, summed from beta C on; else the residual is added last
   index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< number of products, and strides
                                                              ///< between them
-  PanelSource<T> source;
+  PanelSource<T> source = {};
 };
 
 /// Packs b (k, n) of any strides into `packed`, k times panel_columns() elements.

@@ -144,8 +144,11 @@ inline void pack_tiles(const ElementsMatrix<bfloat16>& b, index_t column, index_
 inline void pack_weight_tiles(const detail::PackProblem<bfloat16>& problem, const Executor&,
                               Workspace&) {
   const TensorView2<const bfloat16>& b = problem.b;
-  const ElementsMatrix<bfloat16> matrix{b.data(), b.stride(0), b.stride(1), b.extent(0),
-                                        b.extent(1)};
+  const ElementsMatrix<bfloat16> matrix{.data = b.data(),
+                                        .k_stride = b.stride(0),
+                                        .column_stride = b.stride(1),
+                                        .k = b.extent(0),
+                                        .n = b.extent(1)};
   const index_t steps = (matrix.k + kTileK - 1) / kTileK;
   for (index_t j = 0; j < matrix.n; j += 16) {
     pack_tiles(matrix, j, 0, steps, problem.packed + j * steps * kTileK);
@@ -263,7 +266,8 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
         n, [&](index_t j, auto lanes) { store(load(g.bias + j, lanes), bias.data() + j, lanes); });
   }
   for (index_t at = 0; at < batch; ++at) {
-    ElementsMatrix<bfloat16> b{nullptr, g.b.stride(1), g.b.stride(2), k, n};
+    ElementsMatrix<bfloat16> b{
+        .data = nullptr, .k_stride = g.b.stride(1), .column_stride = g.b.stride(2), .k = k, .n = n};
     if (g.packed_b == nullptr) b.data = g.b.at_index({at, 0, 0});
     for (index_t i = 0; i < m; i += max_rows) {
       const index_t rows = std::min(m - i, max_rows);
@@ -283,8 +287,14 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
           }
         }
       });
-      const TileProduct product{
-          g, b, at, i, rows, steps, a.data(), g.sums_bias != nullptr ? g.sums_bias : bias.data()};
+      const TileProduct product{.problem = g,
+                                .b = b,
+                                .batch = at,
+                                .first_row = i,
+                                .rows = rows,
+                                .steps = steps,
+                                .a = a.data(),
+                                .bias = g.sums_bias != nullptr ? g.sums_bias : bias.data()};
       const index_t row_parts = (rows + task_rows - 1) / task_rows;
       threads.run(row_parts * groups, [&](index_t task, int worker) {
         const TileScope scope;

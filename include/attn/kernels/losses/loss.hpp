@@ -105,9 +105,14 @@ double cross_entropy(std::string_view function, TensorView2<const T> logits,
   divisor = options.divisor.value_or(divisor);
   Scratch<T> losses(workspace, rows);
   backend<family::Losses, T>(options.execution)
-      .cross_entropy({logits, classes_of.data(), weights.data(), static_cast<T>(smoothing),
-                      static_cast<T>(total_weight),
-                      static_cast<T>(options.gradient_scale / divisor), losses.data(), d_logits},
+      .cross_entropy({.logits = logits,
+                      .targets = classes_of.data(),
+                      .weights = weights.data(),
+                      .smoothing = static_cast<T>(smoothing),
+                      .total_weight = static_cast<T>(total_weight),
+                      .scale = static_cast<T>(options.gradient_scale / divisor),
+                      .losses = losses.data(),
+                      .d_logits = d_logits},
                      options.execution);
   double sum = 0;
   for (index_t i = 0; i < rows; ++i) sum += static_cast<double>(losses.data()[i]);

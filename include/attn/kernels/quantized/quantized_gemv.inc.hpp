@@ -48,7 +48,7 @@ inline GemvRows interleave_rows(const QuantizedRows& a, index_t m, index_t row, 
       starts[to] = a.starts[at];
     }
   }
-  return {height, codes, scales, sums, starts};
+  return {.height = height, .codes = codes, .scales = scales, .sums = sums, .starts = starts};
 }
 
 /// Rows from `row` on by the panels from column j on: c = x W^T for `columns` columns. The float
@@ -214,7 +214,11 @@ inline void multiply_codes(const detail::GemmProblem<float>& g,
   for (index_t row = 0; row < g.m; row += tiles[count++].height) {
     int height = 1;
     while (height < std::min(g.m - row, index_t{kMaxGemvHeight})) height *= 2;
-    tiles[count] = is_one ? GemvRows{1, a.codes, a.scales, a.sums, a.starts}
+    tiles[count] = is_one ? GemvRows{.height = 1,
+                                     .codes = a.codes,
+                                     .scales = a.scales,
+                                     .sums = a.sums,
+                                     .starts = a.starts}
                           : interleave_rows(a, g.m, row, height, codes.data() + row * a.row_bytes,
                                             scales.data() + 2 * row * a.pieces,
                                             starts.data() + row * a.pieces);

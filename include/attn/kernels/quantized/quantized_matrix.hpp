@@ -54,7 +54,10 @@ struct QuantizedMatrix {
 
   /// Rows [begin, end) of W; `begin` is a multiple of 16.
   QuantizedMatrix rows(index_t begin, index_t end) const {
-    return {data + begin / kPanelColumns * panel_bytes(), end - begin, k, format};
+    return {.data = data + begin / kPanelColumns * panel_bytes(),
+            .n = end - begin,
+            .k = k,
+            .format = format};
   }
 };
 
@@ -152,7 +155,7 @@ class QuantizedWeights {
                                "be a multiple of the block, " + std::to_string(format.block),
                                std::to_string(k)));
     }
-    matrix_ = {nullptr, n, k, format};
+    matrix_ = {.n = n, .k = k, .format = format};
     codes_ = Tensor1<std::uint8_t>::uninitialized({matrix_.panels() * matrix_.panel_bytes()});
     // Scales are 0; the codes that pad the last group and panel decode to 0.
     const auto zero = static_cast<std::uint8_t>(format.bits == 8 ? format.zero : format.zero * 17);

@@ -112,7 +112,11 @@ void activate_view(Activation activation, const TensorView<const T, Rank>& x,
         [&](const auto& from, const auto& to) {
           in_floats(
               [&](index_t, const auto& result, const auto& floats, const Execution& alone) {
-                kernel({activation, result.size(), floats.data(), result.data()}, alone);
+                kernel({.activation = activation,
+                        .n = result.size(),
+                        .x = floats.data(),
+                        .out = result.data()},
+                       alone);
               },
               execution, to.rows(), from.rows());
         },
@@ -120,13 +124,14 @@ void activate_view(Activation activation, const TensorView<const T, Rank>& x,
     return;
   } else {
     if (x.is_contiguous() && out.is_contiguous()) {
-      return kernel({activation, x.size(), x.data(), out.data()}, execution);
+      return kernel({.activation = activation, .n = x.size(), .x = x.data(), .out = out.data()},
+                    execution);
     }
     for (index_t i = 0; i < x.extent(0); ++i) {
       if constexpr (Rank > 1) {
         activate_view<T, Rank - 1>(activation, x.select(0, i), out.select(0, i), execution);
       } else {
-        kernel({activation, 1, &x(i), &out(i)}, execution);
+        kernel({.activation = activation, .n = 1, .x = &x(i), .out = &out(i)}, execution);
       }
     }
   }
@@ -144,7 +149,9 @@ void swiglu(Accumulator<T> alpha, TensorView<const T, Rank> a, TensorView<const 
           const auto multiply = [&](const TensorView2<float>& result,
                                     const TensorView2<const float>& x, const float* y,
                                     const Execution& alone) {
-            kernel({alpha, result.size(), x.data(), y, result.data()}, alone);
+            kernel(
+                {.alpha = alpha, .n = result.size(), .a = x.data(), .b = y, .out = result.data()},
+                alone);
           };
           if (b) {
             in_floats([&](index_t, const auto& result, const auto& x, const auto& y,
@@ -160,14 +167,19 @@ void swiglu(Accumulator<T> alpha, TensorView<const T, Rank> a, TensorView<const 
     return;
   } else {
     const bool flat = a.is_contiguous() && out.is_contiguous() && (!b || b.is_contiguous());
-    if (flat) return kernel({alpha, out.size(), a.data(), b.data(), out.data()}, execution);
+    if (flat) {
+      return kernel(
+          {.alpha = alpha, .n = out.size(), .a = a.data(), .b = b.data(), .out = out.data()},
+          execution);
+    }
     for (index_t i = 0; i < out.extent(0); ++i) {
       if constexpr (Rank > 1) {
         swiglu<T, Rank - 1>(alpha, a.select(0, i),
                             b ? b.select(0, i) : TensorView<const T, Rank - 1>(), out.select(0, i),
                             execution);
       } else {
-        kernel({alpha, 1, &a(i), b ? &b(i) : nullptr, &out(i)}, execution);
+        kernel({.alpha = alpha, .n = 1, .a = &a(i), .b = b ? &b(i) : nullptr, .out = &out(i)},
+               execution);
       }
     }
   }
@@ -248,7 +260,8 @@ void glu(const GatedUnit& unit, const A& a, const B& b, Out&& out,
   const auto& shape = gate.shape();
   check_shape("glu", "b", shape, by.shape());
   check_shape("glu", "out", shape, to.shape());
-  const detail::GluProblem<T> problem{unit, gate.rows(), by.rows(), to.rows()};
+  const detail::GluProblem<T> problem{
+      .unit = unit, .a = gate.rows(), .b = by.rows(), .out = to.rows()};
   const auto check_stride = [&](std::string_view argument, const Shape<2>& strides) {
     if (shape.back() <= 1 || strides.back() == 1) return;
     throw ShapeError(

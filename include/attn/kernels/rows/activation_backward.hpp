@@ -70,8 +70,12 @@ void activation_backward(std::string_view function, const GatedUnit& unit,
     const auto run = [&](const auto& dy, const auto& from, const auto& other, const auto& to,
                          const auto& to_other) {
       backend<family::ElementwiseBackward, T>(execution).activate(
-          {unit, dy.rows(), from.rows(), b ? other.rows() : TensorView2<const T>(), to.rows(),
-           b ? to_other.rows() : TensorView2<T>()},
+          {.unit = unit,
+           .d_out = dy.rows(),
+           .x = from.rows(),
+           .b = b ? other.rows() : TensorView2<const T>(),
+           .d_x = to.rows(),
+           .d_b = b ? to_other.rows() : TensorView2<T>()},
           execution);
     };
     if constexpr (Rank == 1) {

@@ -118,7 +118,12 @@ void norm_rows(std::string_view function,
         [&](const auto& from, const auto& to) {
           in_floats(
               [&](index_t, const auto& result, const auto& floats, const Execution& alone) {
-                kernel({floats, factors.data(), summands.data(), epsilon, result}, alone);
+                kernel({.x = floats,
+                        .weight = factors.data(),
+                        .bias = summands.data(),
+                        .eps = epsilon,
+                        .out = result},
+                       alone);
               },
               execution, to.rows(), from.rows());
         },
@@ -126,7 +131,12 @@ void norm_rows(std::string_view function,
   } else {
     each_joined(
         [&](const auto& from, const auto& to) {
-          kernel({from.rows(), weight.data(), bias.data(), epsilon, to.rows()}, execution);
+          kernel({.x = from.rows(),
+                  .weight = weight.data(),
+                  .bias = bias.data(),
+                  .eps = epsilon,
+                  .out = to.rows()},
+                 execution);
         },
         x, out);
   }

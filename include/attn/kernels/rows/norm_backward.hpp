@@ -86,9 +86,15 @@ void norm_backward(std::string_view function, bool centers, TensorView<const T, 
     each_joined(
         [&](const auto& dy, const auto& from, const auto& to, const auto& added) {
           backend<family::NormsBackward, T>(execution).norm(
-              {dy.rows(), from.rows(), residual ? added.rows() : TensorView2<const T>(),
-               weight.data(), static_cast<T>(eps), centers, to.rows(), d_weight.data(),
-               d_bias.data()},
+              {.d_out = dy.rows(),
+               .x = from.rows(),
+               .residual = residual ? added.rows() : TensorView2<const T>(),
+               .weight = weight.data(),
+               .eps = static_cast<T>(eps),
+               .centers = centers,
+               .d_x = to.rows(),
+               .d_weight = d_weight.data(),
+               .d_bias = d_bias.data()},
               execution);
         },
         d_out, x, d_x, residual ? residual : TensorView<const T, Rank>(d_x));

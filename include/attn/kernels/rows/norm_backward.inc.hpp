@@ -13,7 +13,7 @@ template <class T>
 inline RowMoments<T> moments_of(index_t n, const T* x, T eps, bool centers) {
   const auto [mean, variance] = mean_and_variance(n, x, centers);
   const T scale = T{1} / std::sqrt(variance + eps);
-  return {x, mean, scale, scale};
+  return {.x = x, .mean = mean, .scale = scale, .slope = scale};
 }
 
 template <class T>
@@ -33,7 +33,7 @@ ATTN_COLD void shrink_rows(const detail::NormBackwardProblem<T>& problem, RowMom
     const T* const copy = copies;
     const auto [mean, variance] = mean_and_variance(n, copy, problem.centers);
     const detail::ShrunkScale<T> scale(variance, problem.eps, s);
-    moments[i] = {copy, mean, scale.of_shrunk, scale.of_row};
+    moments[i] = {.x = copy, .mean = mean, .scale = scale.of_shrunk, .slope = scale.of_row};
     copies += n;
   }
 }

@@ -52,8 +52,8 @@ void softmax_backward(std::string_view function, bool is_log, TensorView<const T
   check("d_out", d_out);
   check("d_x", d_x);
   const auto run = [&](const auto& dy, const auto& y, const auto& to) {
-    backend<family::SoftmaxBackward, T>(execution).softmax({dy.rows(), y.rows(), is_log, to.rows()},
-                                                           execution);
+    backend<family::SoftmaxBackward, T>(execution).softmax(
+        {.d_out = dy.rows(), .out = y.rows(), .is_log = is_log, .d_x = to.rows()}, execution);
   };
   if constexpr (Rank == 1) {
     run(d_out.unsqueeze(0), out.unsqueeze(0), d_x.unsqueeze(0));

@@ -131,7 +131,8 @@ struct MultiHeadAttentionTraining {
                     saved.mask.make({batch, m.options_.num_heads, q_len, kv_len + appended}));
       }
       for (index_t b = 0; b < batch; ++b) {
-        offsets.data()[b] = position(options.mask, options.offset, {b, q_len, kv_len}, 0);
+        offsets.data()[b] =
+            position(options.mask, options.offset, {.b = b, .q_len = q_len, .kv_len = kv_len}, 0);
       }
       options.offset = query_offsets(TensorView1<const index_t>(offsets.data(), {batch}));
       options.mask = additive_mask(saved.mask.view());

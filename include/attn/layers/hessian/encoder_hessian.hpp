@@ -72,11 +72,15 @@ Traced<T> trace(HessianTape<T>& tape, const EncoderLayer<T>& layer,
   refuse("convolution", static_cast<bool>(layer.convolution));
   refuse("gated_delta", static_cast<bool>(layer.gated_delta));
   refuse("experts", static_cast<bool>(layer.experts));
-  const detail::TracedNorms<T> of_attention{layer.attention_norms(), vector.attention_norms(),
-                                            &result.norm1, &result.norm1_behind};
+  const detail::TracedNorms<T> of_attention{.norms = layer.attention_norms(),
+                                            .vector = vector.attention_norms(),
+                                            .norm = &result.norm1,
+                                            .behind = &result.norm1_behind};
   const detail::TracedNorms<T> of_feed_forward{
-      layer.feed_forward_norms(), layer.feed_forward_norms(vector),
-      layer.norm2.weight ? &result.norm2 : &result.norm1, &result.norm2_behind};
+      .norms = layer.feed_forward_norms(),
+      .vector = layer.feed_forward_norms(vector),
+      .norm = layer.norm2.weight ? &result.norm2 : &result.norm1,
+      .behind = &result.norm2_behind};
   const Traced<T> attended =
       detail::trace_sublayer(tape, of_attention, x, x, [&](const Traced<T>& from) {
         return trace(tape, layer.self_attn, vector.self_attn, result.self_attn, from, from, from,

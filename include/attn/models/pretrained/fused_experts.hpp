@@ -170,7 +170,12 @@ class ExpertsFile {
         std::vector<index_t> shape{count};
         if (!is_bias) shape.push_back(is_mxfp4 ? 32 * all[2] : all[is_transposed ? 1 : 2]);
         parts_.emplace(concat(expert, part, is_bias ? ".bias" : ".weight"),
-                       Part{name, is_mxfp4, e, first, step, std::move(shape)});
+                       Part{.tensor = name,
+                            .is_mxfp4 = is_mxfp4,
+                            .expert = e,
+                            .first = first,
+                            .step = step,
+                            .shape = std::move(shape)});
       };
       if (is_gate_up) {
         const index_t half = outputs / 2, step = fused_.interleaved ? 2 : 1;
