@@ -129,7 +129,7 @@ std::string mask_pictures(const examples::AttentionMap& map) {
   const auto seq = static_cast<attn::index_t>(map.tokens.size());
   const auto block = static_cast<attn::index_t>(std::bit_ceil((map.tokens.size() + 31) / 32));
   std::string text = "blocks of " + std::to_string(block) + " x " + std::to_string(block) +
-                     " tokens: . hidden, + visible in part, # visible\n";
+                     " tokens: . masked out, + kept in part, # kept\n";
   for (std::size_t first = 0, end = 0; first < map.windows.size(); first = end) {
     while (end < map.windows.size() && map.windows[end] == map.windows[first]) ++end;
     const attn::index_t window = map.windows[first];
@@ -230,7 +230,8 @@ int main(int argc, char** argv) {
   app.add_option("--json", options.json,
                  R"(Write {"tokens": [..], "weights": [layer][head][query][key]})")
       ->type_name("FILE");
-  app.add_flag("--mask", options.mask, "Print which blocks of tokens the mask of each layer hides");
+  app.add_flag("--mask", options.mask,
+               "Print which blocks of tokens the mask of each layer masks out");
   examples::add_precision(app, options.precision);
   app.add_option("TEXT", options.text, "The text");
   return examples::run_program(app, "attention_map", argc, argv, [&] { run(options); });

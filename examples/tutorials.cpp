@@ -263,10 +263,13 @@ void worked_numbers() {
   attn::scaled_dot_product_attention(
       q, k, v, {.mask = attn::keep_mask(visible), .scale = 1.0, .weights = weights});
   std::printf(
-      "  Second word hidden, weights of the first: %.4f %.4f; by masked_fill(-1e-9): %.4f %.4f\n",
+      "  Second word masked out, weights of the first: %.4f %.4f; by masked_fill(-1e-9): %.4f "
+      "%.4f\n",
       weights(0, 0, 0, 0), weights(0, 0, 0, 1), filled(0, 0), filled(0, 1));
-  claim(weights(0, 0, 0, 1) == 0, "A hidden word has weight 0");
-  slip("-1e-9 hides nothing, a large negative was meant; its one-matrix heads are one wide head.");
+  claim(weights(0, 0, 0, 1) == 0, "A masked word has weight 0");
+  slip(
+      "-1e-9 masks out nothing, a large negative was meant; its one-matrix heads are one wide "
+      "head.");
 }
 
 int run() {

@@ -253,7 +253,7 @@ constexpr const char* kDocumentation =
 Shapes are PyTorch's: query (.., num_heads, q_len, head_dim), key (.., num_kv_heads, kv_len,
 head_dim), value (.., num_kv_heads, kv_len, head_dim_v); 2 axes are one head. Leading axes
 broadcast. Nothing is copied where the last stride is 1. Returns (.., num_heads, q_len, head_dim_v)
-of the caller's framework; rows without a visible key are 0.
+of the caller's framework; fully masked rows are 0.
 
 attn_mask     bool (True keeps) or float (added), broadcasts to (.., num_heads, q_len, kv_len)
 dropout_p     probability of dropping a weight; dropout_seed makes it reproducible
@@ -264,7 +264,7 @@ window        (left, right): a query sees that many keys on each side of its pos
 softcap       score = softcap tanh(score / softcap)
 sinks         (num_heads): a logit per head that has no value
 alibi         (num_heads) or (batch, num_heads): score -= slope |position - key|
-key_lengths   (batch): keys from there on are hidden and not read
+key_lengths   (batch): keys from there on are masked out and not read
 return_lse    also return the logarithm of the sum of exponentials, (.., num_heads, q_len)
 offset        position of the first query: 'top_left' is 0, as PyTorch's is_causal; 'bottom_right'
               aligns the last query with the last key, as decoding needs; or an integer

@@ -104,8 +104,8 @@ class Attention {
     const index_t keys = k.shape[1] + module_.appended_keys();
 
     attn::AttentionOptions<Score> options;
-    attn::Mask hidden;
-    if (is_causal) hidden = attn::causal();
+    attn::Mask masked;
+    if (is_causal) masked = attn::causal();
     std::optional<Array> padding, mask;
     if (!key_padding_mask.is_none()) {
       padding = read_mask(key_padding_mask, "key_padding_mask");
@@ -113,17 +113,17 @@ class Attention {
         throw attn::ShapeError(attn::message(kFunction, "key_padding_mask",
                                              "have shape (batch, kv_len)", padding->shape.text()));
       }
-      hidden = hidden & (padding->dtype == DType::BOOL
+      masked = masked & (padding->dtype == DType::BOOL
                              ? attn::Mask(attn::key_padding_mask(view<bool, 2>(*padding)))
                              : attn::Mask(attn::key_padding_mask(view<Score, 2>(*padding))));
     }
     if (!attn_mask.is_none()) {
       mask = read_mask(attn_mask, "attn_mask");
-      hidden = hidden & (mask->dtype == DType::BOOL
+      masked = masked & (mask->dtype == DType::BOOL
                              ? attn::drop_mask(mask_view<bool>(*mask, batch))
                              : attn::Mask(attn::additive_mask(mask_view<Score>(*mask, batch))));
     }
-    options.mask = hidden;
+    options.mask = masked;
     options.offset = attn::top_left;
 
     Extents shape = q.shape;

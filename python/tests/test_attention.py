@@ -136,7 +136,7 @@ def test_rows_without_keys_are_zero(rng):
     assert (out[:, :, 3] != 0).any()
 
 
-def test_hidden_nan_does_not_leak(rng):
+def test_masked_nan_does_not_leak(rng):
     q, k, v = random_arrays(rng)
     expected = attn.scaled_dot_product_attention(q, k, v, key_lengths=[5, 17])
     k[0, :, 5:], v[0, :, 5:] = numpy.nan, numpy.inf

@@ -80,12 +80,12 @@ def test_beside_pytorch(rng, batch_first, other, appends, dtype):
         query, memory = query.transpose(0, 1), memory.transpose(0, 1)
     for mask in masks:
         # PyTorch requires both masks to have the same type.
-        hidden, wide = padding, (padding, mask)
+        masked, wide = padding, (padding, mask)
         if mask is not None and mask.is_floating_point():
-            hidden = torch.zeros(3, 6, dtype=kind).masked_fill(padding, -torch.inf)
-            wide = (hidden.double(), mask.double())
+            masked = torch.zeros(3, 6, dtype=kind).masked_fill(padding, -torch.inf)
+            wide = (masked.double(), mask.double())
         for average in (True, False):
-            found, weights = ours(query, memory, memory, hidden, True, mask, average)
+            found, weights = ours(query, memory, memory, masked, True, mask, average)
             expected, expected_weights = exact(
                 query.double(), memory.double(), memory.double(), wide[0], True, wide[1], average)
             limit = 32 * torch.finfo(kind).eps

@@ -23,12 +23,12 @@ TEST(ExtendMask, ChecksOffsetsAndRoom) {
   EXPECT_THROW(extend_mask(causal(), bottom_right, -1, bias.view()), ValueError);
 }
 
-TEST(ExtendMask, TheBiasOfAHiddenKeyMayBeNaN) {
+TEST(ExtendMask, TheBiasOfAMaskedKeyMayBeNaN) {
   Tensor4<float> out({1, 1, 1, 4});
   const Tensor1<float> bias({3}, {1, std::nanf(""), std::nanf("")});
-  const Tensor1<bool> shown({3}, {true, false, true});
+  const Tensor1<bool> kept({3}, {true, false, true});
   const Tensor1<index_t> lengths({1}, {2});
-  extend_mask(keep_mask(shown) & additive_mask(bias) & key_lengths(lengths), bottom_right, 1,
+  extend_mask(keep_mask(kept) & additive_mask(bias) & key_lengths(lengths), bottom_right, 1,
               out.view());
   constexpr float inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(attn_test::to_array(out).data, (std::vector<float>{1, -inf, -inf, 0}));

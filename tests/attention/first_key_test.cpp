@@ -37,7 +37,7 @@ using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(FirstKeyTest, Types);
 
 /// The reference has all keys, no first_key, and a mask that masks out the first keys.
-TYPED_TEST(FirstKeyTest, IsAMaskThatHidesTheKeysBefore) {
+TYPED_TEST(FirstKeyTest, IsAMaskOfTheKeysBefore) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
@@ -46,9 +46,9 @@ TYPED_TEST(FirstKeyTest, IsAMaskThatHidesTheKeysBefore) {
     whole.options.mean_of_masked_row = false;
     const auto [batch, heads, q_len, kv_len] = whole.scores();
     const Index first = random.integer(0, kv_len - 1);
-    Array<double> hides({1, 1, 1, kv_len});
-    for (Index j = 0; j < first; ++j) hides(0, 0, 0, j) = 1;
-    whole.options.masks.push_back({Kind::drop, hides});
+    Array<double> drops({1, 1, 1, kv_len});
+    for (Index j = 0; j < first; ++j) drops(0, 0, 0, j) = 1;
+    whole.options.masks.push_back({Kind::drop, drops});
     SCOPED_TRACE(random.trace() + ": " + whole.text() + ", first " + std::to_string(first));
     const LibraryOptions<T> library(whole.options);
     for (Isa isa : available_isas()) {

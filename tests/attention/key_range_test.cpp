@@ -26,7 +26,7 @@ TEST(KeyRange, CausalKeepsKeysUpToTheQuerysPosition) {
   EXPECT_EQ(none.first, none.second);
 }
 
-TEST(KeyRange, WithoutAMaskNoOffsetHidesKeys) {
+TEST(KeyRange, WithoutAMaskNoOffsetMasksKeys) {
   constexpr index_t kMax = index_t{1}
                            << 60;  // calls accept no larger one: SdpaErrors.EntriesOfEachBatchRow
   for (const index_t offset : {kMax, -kMax}) {
@@ -36,7 +36,7 @@ TEST(KeyRange, WithoutAMaskNoOffsetHidesKeys) {
   }
 }
 
-TEST(KeyRange, OneChunkOfAnySizeHidesNothing) {
+TEST(KeyRange, OneChunkOfAnySizeMasksNothing) {
   for (const index_t size : {index_t{10}, std::numeric_limits<index_t>::max()}) {
     EXPECT_EQ(keys_seen(chunked(size), top_left, 9, 10, 10), (Range{0, 10})) << size;
     const Range before = keys_seen(chunked(size), query_offset(-3), 2, 10, 10);
@@ -70,7 +70,7 @@ TEST(KeyRange, QueryLengthsLeaveNothingToThoseBeyondAndMoveTheCorner) {
       (Range{0, 6}));
 }
 
-TEST(KeyRange, LeftPaddingHidesTheFirstKeys) {
+TEST(KeyRange, LeftPaddingMasksTheFirstKeys) {
   const Tensor1<index_t> padding({1}, {3});
   EXPECT_EQ(keys_seen(left_padding(padding), bottom_right, 0, 4, 8), (Range{3, 8}));
   EXPECT_EQ(keys_seen(left_padding(padding) & causal(), top_left, 2, 8, 8), (Range{0, 0}));

@@ -60,7 +60,7 @@ TEST(Mask, LengthsAndOffsetsOfEigenVectors) {
   EXPECT_EQ(query_offsets(lengths).values(1), 2);
 }
 
-TEST(Mask, NothingHidesNothing) {
+TEST(Mask, NothingMasksNothing) {
   const Mask none;
   EXPECT_EQ(none.num_dense, 0);
   EXPECT_FALSE(none.causal);
@@ -91,9 +91,9 @@ TEST(Mask, ExtentsOfOneBroadcast) {
 
 TEST(Mask, PyTorchKeyPadding) {
   const Tensor2<bool> padding({2, 6});
-  const Dense hidden = key_padding_mask(padding).dense[0];
-  EXPECT_EQ(hidden.kind, Dense::Kind::drop);
-  EXPECT_EQ(hidden.shape, (Shape<4>{2, 1, 1, 6}));
+  const Dense masked = key_padding_mask(padding).dense[0];
+  EXPECT_EQ(masked.kind, Dense::Kind::drop);
+  EXPECT_EQ(masked.shape, (Shape<4>{2, 1, 1, 6}));
   const Tensor2<float> bias({2, 6});
   EXPECT_EQ(key_padding_mask(bias).dense[0].kind, Dense::Kind::add);
 }

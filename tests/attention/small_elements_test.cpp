@@ -273,7 +273,7 @@ TEST(SmallCaches, Int8RowsByTheContract) {
   }
 }
 
-TEST(SmallCaches, PoisonShowsInItsTokenAloneAndNotWhereItIsHidden) {
+TEST(SmallCaches, PoisonReachesItsTokenAloneAndNotWhereItIsMasked) {
   for (DType element : kSmall) {
     for (const Index q_len : {1, 3, 40}) {
       for (const bool in_keys : {false, true}) {

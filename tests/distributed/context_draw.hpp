@@ -59,10 +59,10 @@ struct ContextDraw {
   /// Calls run(functors...).
   template <class Run>
   void with_functors(const Run& run) const {
-    const int hidden = static_cast<int>(call->q.extent(2) / 2);
+    const int masked = static_cast<int>(call->q.extent(2) / 2);
     const auto score = attn::score_mod(
         [](auto s, int, int h, int i, int j) { return s + static_cast<T>((i + j + h) % 3); });
-    const auto mask = attn::mask_mod([hidden](int, int, int, int j) { return j != hidden; });
+    const auto mask = attn::mask_mod([masked](int, int, int, int j) { return j != masked; });
     const auto prob = attn::prob_mod(
         [](auto p, int, int, int i, int j) { return p * static_cast<T>((i + j) % 2); });
     switch (functors) {

@@ -161,7 +161,7 @@ def check_decoder():
     printed, _ = run("--mask", "--model", model, case["text"])
     lines, tokens = printed.decode().splitlines(), len(found["tokens"])
     checks.same("a mask writes no file of its own", (folder / "attention_map.html").exists(), False)
-    checks.same("a mask's first line", lines[0], "blocks of 1 x 1 tokens: . hidden, + visible in part, # visible")
+    checks.same("a mask's first line", lines[0], "blocks of 1 x 1 tokens: . masked out, + kept in part, # kept")
     checks.same("a token sees those before it", lines[1:tokens + 2], ["layer 0:"] + ["#" * (i + 1) + "." * (tokens - i - 1) for i in range(tokens)])
     checks.same("in a window", lines[tokens + 2:], ["layer 1:"] + ["." * (i - 3) + "#" * min(i + 1, 4) + "." * (tokens - i - 1) for i in range(tokens)])
     checks.rejects("a mask and a file on standard output", 2, "standard output", program, "--mask", "--json", "-", "x", cwd=folder)
@@ -183,7 +183,7 @@ def check_decoder_page(browser):
     checks.same("a line end is seen", page.evaluate("[...document.querySelectorAll('#words span')].filter(e => e.textContent === '\u21b5').length"), 1)
     page.evaluate("document.getElementById('hide-ends').click()")
     page.settle()
-    checks.same("the first token is hidden", page.evaluate(CELLS), [n - 1, n - 1])
+    checks.same("the first token is left out", page.evaluate(CELLS), [n - 1, n - 1])
     checks.same("kinds of keys", page.evaluate("[...document.querySelectorAll('#profile > :nth-child(3n + 1)')].map(e => e.textContent)"),
                 ["the first token", "itself", "the token before", "elsewhere"])
     total = page.evaluate("profileOf({layer: 1, head: 2}).reduce((a, b) => a + b)")

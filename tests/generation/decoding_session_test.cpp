@@ -198,10 +198,10 @@ TEST(GptSession, RemembersWhatRowsThatSeeNothingTakeTheMeanOf) {
   gpt.num_layers =
       1;  // keys must not depend on earlier queries, for which the whole sequence has more keys
   const auto model = attn_test::random_module<Gpt<double>>(random, gpt);
-  Tensor2<double> hidden({gpt.layer.nhead, 1});
-  hidden.fill(-std::numeric_limits<double>::infinity());
+  Tensor2<double> minus_infinity({gpt.layer.nhead, 1});
+  minus_infinity.fill(-std::numeric_limits<double>::infinity());
   const AttentionOptions<double> options{
-      .mask = sliding_window(2, 0), .relative_bias = hidden, .masked_row = MaskedRow::mean};
+      .mask = sliding_window(2, 0), .relative_bias = minus_infinity, .masked_row = MaskedRow::mean};
   const Tensor2<index_t> tokens = random_tokens(random, 1, 9);
   const auto whole = model(tokens, options);
   GptSession<double> session(model, 1, 9, options);

@@ -147,15 +147,15 @@ struct EncoderRun {
     const auto tokens = ids.at(n);
     const auto padded = padding.at(n);
     const Index batch = tokens.extent(0), seq = tokens.extent(1), dim = model.head.weight.extent(1);
-    attn::Tensor2<bool> hidden({batch, seq});
+    attn::Tensor2<bool> masked({batch, seq});
     std::vector<T> kept(static_cast<std::size_t>(batch));
     for (Index b = 0; b < batch; ++b) {
       for (Index i = 0; i < seq; ++i) {
-        hidden(b, i) = padded(b, i) != 0;
-        if (!hidden(b, i)) kept[static_cast<std::size_t>(b)] += T{1};
+        masked(b, i) = padded(b, i) != 0;
+        if (!masked(b, i)) kept[static_cast<std::size_t>(b)] += T{1};
       }
     }
-    const attn::AttentionOptions<T> options{.mask = attn::key_padding_mask(hidden),
+    const attn::AttentionOptions<T> options{.mask = attn::key_padding_mask(masked),
                                             .execution = execution};
     attn::Tensor3<T> x({batch, seq, dim}), y(x.shape()), pooled({batch, 1, dim}),
         logits({batch, 1, model.head.weight.extent(0)});
@@ -164,7 +164,7 @@ struct EncoderRun {
     const auto each_kept = [&](auto f) {
       for (Index b = 0; b < batch; ++b) {
         for (Index i = 0; i < seq; ++i) {
-          for (Index d = 0; d < dim && !hidden(b, i); ++d) {
+          for (Index d = 0; d < dim && !masked(b, i); ++d) {
             f(b, i, d, T{1} / kept[static_cast<std::size_t>(b)]);
           }
         }

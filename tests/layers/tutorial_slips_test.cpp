@@ -149,7 +149,7 @@ TEST(TutorialSlips, T003MasksCombineAndNormsComeLast) {
 }
 
 /// masked_fill with -1e-9 masks nothing out; a masked key has weight 0.
-TEST(TutorialSlips, T004HiddenKeysHaveNoWeight) {
+TEST(TutorialSlips, T004MaskedKeysHaveNoWeight) {
   const Tensor4<float> q({1, 1, 2, 2}, {1, 0, 0, 2}), k({1, 1, 2, 2}, {1, 1, 0, 1});
   const Tensor2<bool> visible({1, 2}, {true, false});
   Tensor4<float> weights({1, 1, 2, 2});

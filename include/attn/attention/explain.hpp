@@ -95,8 +95,9 @@ ATTN_COLD void count_blocks(const AttentionProblem<T>& problem, const SequenceTi
         all = all && rows[x].keys.begin <= block.begin && rows[x].keys.end >= block.end;
       }
       if (has_mask) {
-        chunks.for_each_run(
-            seen, [&](KeyRange, Visibility shown) { all = all && shown == Visibility::full; });
+        chunks.for_each_run(seen, [&](KeyRange, Visibility visibility) {
+          all = all && visibility == Visibility::full;
+        });
       }
       (all ? explanation.full : explanation.partial) += 1;
       chunks.for_each_seen(seen, [&](KeyRange keys) {

@@ -26,7 +26,7 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
     return detail::SequenceLengths{.b = b, .q_len = scores[2], .kv_len = scores[3]};
   });
   detail::check_offset(offset, batch);
-  constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
   for (index_t b = 0; b < batch; ++b) {
     for (index_t h = 0; h < heads; ++h) {
       for (index_t i = 0; i < q_len; ++i) {
@@ -35,25 +35,25 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
         for (index_t j = kv_len; j < out.extent(3); ++j) out(b, h, i, j) = T{0};
         for (index_t j = 0; j < kv_len; ++j) {
           T value = 0;
-          bool hidden = j < seen.begin || j >= seen.end;
+          bool masked = j < seen.begin || j >= seen.end;
           for (int part = 0; part < mask.num_dense; ++part) {
             const Dense& dense = mask.dense[static_cast<std::size_t>(part)];
             const auto& s = dense.strides;
             const index_t at = b * s[0] + h * s[1] + i * s[2] + j * s[3];
             if (dense.kind != Dense::Kind::add) {
-              const bool shown =
+              const bool kept =
                   static_cast<const bool*>(dense.data)[at] == (dense.kind == Dense::Kind::keep);
-              hidden = hidden || !shown;
+              masked = masked || !kept;
             } else {
               const T bias = dense.element == Dense::Element::f32
                                  ? static_cast<T>(static_cast<const float*>(dense.data)[at])
                                  : static_cast<T>(static_cast<const double*>(dense.data)[at]);
-              hidden = hidden || bias == kHidden;
+              masked = masked || bias == kMinusInf;
               value += bias;
             }
           }
           // Select, do not add: the bias of a masked key may be NaN.
-          out(b, h, i, j) = hidden ? kHidden : value;
+          out(b, h, i, j) = masked ? kMinusInf : value;
         }
       }
     }

@@ -115,8 +115,8 @@ class MaskOf : public Mask {
   template <TensorLike X>
   MaskOf(const X&) {
     static_assert(!std::same_as<X, X>,
-                  "a mask says what its elements mean: keep_mask(m) where true is visible, "
-                  "drop_mask(m) where true is hidden, additive_mask(m)");
+                  "a mask says what its elements mean: keep_mask(m) where true keeps a key, "
+                  "drop_mask(m) where true masks it out, additive_mask(m)");
   }
 };
 
@@ -164,11 +164,11 @@ Mask keep_mask(X&&) = delete;  // the mask would view a temporary tensor
 /// True masks the key out: the polarity of PyTorch's modules (key_padding_mask, attn_mask). Shapes:
 /// see keep_mask.
 template <TensorLike X>
-Mask drop_mask(const X& hidden) {
+Mask drop_mask(const X& masked) {
   static_assert(detail::has_elements<X, bool>,
-                "drop_mask: hidden must have elements of bool, true = hidden; additive_mask() "
+                "drop_mask: masked must have elements of bool, true = masked out; additive_mask() "
                 "takes what is added to scores");
-  return detail::dense_mask(Mask::Dense::Kind::drop, hidden);
+  return detail::dense_mask(Mask::Dense::Kind::drop, masked);
 }
 template <TemporaryTensor X>
 Mask drop_mask(X&&) = delete;  // the mask would view a temporary tensor
@@ -180,7 +180,7 @@ AdditiveMask<scalar_t<X>> additive_mask(const X& bias) {
   static_assert(
       !detail::has_elements<X, bool>,
       "additive_mask: bias is added to scores; of bool, keep_mask() takes true = visible, "
-      "drop_mask() true = hidden");
+      "drop_mask() true = masked out");
   static_assert(detail::has_real_elements<X> || detail::has_elements<X, bool>,
                 "additive_mask: bias must have elements of float or double, those of q (float "
                 "where q has 16 bits)");
@@ -199,8 +199,8 @@ auto key_padding_mask(const X& padding) {
   static_assert(has_axes, "key_padding_mask: padding must have 2 axes (batch, kv_len)");
   constexpr bool is_bool = detail::has_elements<X, bool>;
   static_assert(is_bool || detail::has_real_elements<X>,
-                "key_padding_mask: padding must have elements of bool, true = hidden, or what is "
-                "added to scores, float or double");
+                "key_padding_mask: padding must have elements of bool, true = masked out, or what "
+                "is added to scores, float or double");
   if constexpr (has_axes && is_bool) {
     return drop_mask(const_view(padding).unsqueeze(1).unsqueeze(1));
   } else if constexpr (has_axes && detail::has_real_elements<X>) {

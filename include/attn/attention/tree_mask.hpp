@@ -70,7 +70,7 @@ inline void check_functor(const MaskMod<TreeMask>& mask, const Shape<4>& scores,
 /// sees the first `past` keys, its own key and those of its ancestors. Queries are the tokens, and
 /// keys the past followed by the tokens; a call of other lengths throws ShapeError if this is its
 /// mask. Within `&`, `|` and BlockMask lengths are not checked: further queries see the past alone,
-/// and further keys are hidden. Shape: parents (n), which is copied. Throws ValueError unless
+/// and further keys are masked out. Shape: parents (n), which is copied. Throws ValueError unless
 /// parents(i) lies in -1 .. i - 1. Masks by position and ALiBi count tokens by their index;
 /// GptSession::step_tree() counts them by depth. Source: Miao et al., "SpecInfer: Accelerating
 /// Large Language Model Serving with Tree-based Speculative Inference and Verification" (2024),

@@ -119,7 +119,7 @@ class ContextAttention {
     if (has_prob) pass(Stage::states, false);
     const Stage last = has_prob ? Stage::final_sums : Stage::sums;
     pass(last, false);
-    if (problem().hides_keys() && any_non_finite()) pass(last, true);
+    if (problem().masks_keys() && any_non_finite()) pass(last, true);
   }
 
  private:

@@ -138,9 +138,9 @@ class GptSession {
   index_t max_decode_tokens() const {
     Mask mask = options_.mask;
     mask.causal = false;
-    const bool hides = mask.num_dense > 0 || mask.has_intervals() || options_.dropout.p > 0 ||
+    const bool masks = mask.num_dense > 0 || mask.has_intervals() || options_.dropout.p > 0 ||
                        options_.offset.kind != QueryOffset::Kind::bottom_right;
-    if (hides || caches_[0].options().window > 0) return 1;
+    if (masks || caches_[0].options().window > 0) return 1;
     index_t max_tokens = (std::max)(room(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
       if (layer.is_recurrent()) return 1;  // the session cannot forget some of a step's tokens

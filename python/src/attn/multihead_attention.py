@@ -27,8 +27,8 @@ def _dtype_name(dtype: Any) -> str:
 class MultiheadAttention:
     """PyTorch's torch.nn.MultiheadAttention for inference: parameters are zero until loaded.
 
-    Dropout is accepted and not applied. As in PyTorch, boolean masks hide where True, and inputs
-    are (seq, batch, features) unless batch_first, or (seq, features).
+    Dropout is accepted and not applied. As in PyTorch, a boolean mask masks a key out where it is
+    True, and inputs are (seq, batch, features) unless batch_first, or (seq, features).
     """
 
     def __init__(

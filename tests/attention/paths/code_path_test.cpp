@@ -169,7 +169,7 @@ TEST(CodePath, PositionsCountFromFirstKey) {
   for (const index_t first : {1, 37, 64, 100, 640}) {
     const Tensor1<index_t> padding({1}, {first});
     for (Isa isa : extended_isas()) {
-      const auto hidden = scaled_dot_product_attention(q.view<4>(), k.view<4>(), v.view<4>(),
+      const auto masked = scaled_dot_product_attention(q.view<4>(), k.view<4>(), v.view<4>(),
                                                        {.mask = left_padding(padding),
                                                         .precision = AttentionPrecision::int8,
                                                         .execution = {.isa = isa}});
@@ -177,8 +177,8 @@ TEST(CodePath, PositionsCountFromFirstKey) {
       const auto missing = scaled_dot_product_attention(
           q.view<4>(), part(k), part(v),
           {.first_key = first, .precision = AttentionPrecision::int8, .execution = {.isa = isa}});
-      EXPECT_EQ(difference(to_array(missing), to_array(hidden),
-                           attn_test::near(hidden) + of_pairs(isa, v), isa),
+      EXPECT_EQ(difference(to_array(missing), to_array(masked),
+                           attn_test::near(masked) + of_pairs(isa, v), isa),
                 "")
           << first;
     }
@@ -289,7 +289,7 @@ TEST(CodePath, FunctorsTakeTheScoresOfCodes) {
   }
 }
 
-TEST(CodePath, PoisonShowsWhereItIsSeenAndNowhereElse) {
+TEST(CodePath, PoisonReachesTheQueriesThatSeeItAlone) {
   constexpr float inf = std::numeric_limits<float>::infinity();
   for (const bool in_keys : {false, true}) {
     Random random(11);

@@ -102,7 +102,7 @@ TEST(PairPath, RowsHaveTheBitsOfThoseInOtherTasks) {
                         run_pairs(call, {.executor = &serial}).y));
 }
 
-TEST(PairPath, HiddenPoisonChangesNoBit) {
+TEST(PairPath, MaskedPoisonChangesNoBit) {
   Random random(11);
   AttentionDraw<float> call(random, 100);
   call.options = {};
@@ -125,8 +125,8 @@ TEST(PairPath, HiddenPoisonChangesNoBit) {
       const Index i = row % 40;
       for (Index n = 0; n < 20; ++n) {
         const auto at = static_cast<std::size_t>(row * 20 + n);
-        const bool shows = (n == 3 && mask(0, 0, i, 301) != 0) || (n == 7 && i == 39);
-        if (shows) {
+        const bool sees = (n == 3 && mask(0, 0, i, 301) != 0) || (n == 7 && i == 39);
+        if (sees) {
           EXPECT_FALSE(std::isfinite(static_cast<float>(got.y.data[at]))) << name(isa);
         } else {
           ASSERT_EQ(got.y.data[at].bits(), expected.y.data[at].bits()) << name(isa) << " " << row;

@@ -208,7 +208,7 @@ TEST(SdpaBackward, SameBitsOnAnyThreadsAndInAnyBatch) {
   }
 }
 
-TEST(SdpaBackward, NanOfHiddenKeysReachesNoGradient) {
+TEST(SdpaBackward, NanOfMaskedKeysReachesNoGradient) {
   for (std::uint64_t n = 300; n < 300 + attn_test::draws(20); ++n) {
     Random random(n);
     AttentionDraw<double> draw(random, 200000);
@@ -249,21 +249,21 @@ TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
     const auto [batch, heads, q_len, kv_len] = draw.scores();
     if (kv_len < 2) continue;
     draw.options = {};
-    const Index hidden = random.integer(1, kv_len - 1);  // masked from here on
+    const Index first_masked = random.integer(1, kv_len - 1);  // masked from here on
     const std::size_t way = static_cast<std::size_t>(n % 5);
     Array<double> values({1, 1, 1, kv_len});
     for (Index j = 0; j < kv_len; ++j) {
-      const bool hides = j >= hidden;
-      values(0, 0, 0, j) = way == 1 ? !hides : way == 2 ? hides : hides ? -INFINITY : 0.1;
+      const bool masks = j >= first_masked;
+      values(0, 0, 0, j) = way == 1 ? !masks : way == 2 ? masks : masks ? -INFINITY : 0.1;
     }
-    if (way == 0) draw.options.key_lengths.assign(static_cast<std::size_t>(batch), hidden);
+    if (way == 0) draw.options.key_lengths.assign(static_cast<std::size_t>(batch), first_masked);
     if (way == 1) draw.options.masks = {{Mask::Kind::keep, values}};
     if (way == 2) draw.options.masks = {{Mask::Kind::drop, values}};
     if (way == 3) draw.options.masks = {{Mask::Kind::add, values}};
     if (way == 4) {  // a window before it
       draw.options.right = 0;
       draw.options.offset = ReferenceOptions::Offset::fixed;
-      draw.options.fixed_offset = hidden - q_len;
+      draw.options.fixed_offset = first_masked - q_len;
     }
     SCOPED_TRACE(random.trace() + ": " + draw.text());
     const auto d_y = random.array<float>({batch, heads, q_len, draw.v.extent(3)});
@@ -272,7 +272,8 @@ TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
       AttentionDraw<float> dirty = draw;
       for (Index b = 0; b < batch; ++b) {
         for (Index h = 0; h < draw.k.extent(1); ++h) {
-          for (Index j = hidden; j < kv_len; ++j) dirty.k(b, h, j, 0) = dirty.v(b, h, j, 0) = NAN;
+          for (Index j = first_masked; j < kv_len; ++j)
+            dirty.k(b, h, j, 0) = dirty.v(b, h, j, 0) = NAN;
         }
       }
       const auto got = run(dirty, d_y, {}, {.isa = isa});
@@ -284,8 +285,10 @@ TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
         EXPECT_EQ(difference(*b[i].second, *a[i].second, bound, isa, a[i].first), "");
       }
       for (Index h = 0; h < draw.k.extent(1); ++h) {
-        for (Index x = 0; x < draw.k.extent(3); ++x) EXPECT_EQ(got.d_k(0, h, hidden, x), 0.0f);
-        for (Index x = 0; x < draw.v.extent(3); ++x) EXPECT_EQ(got.d_v(0, h, hidden, x), 0.0f);
+        for (Index x = 0; x < draw.k.extent(3); ++x)
+          EXPECT_EQ(got.d_k(0, h, first_masked, x), 0.0f);
+        for (Index x = 0; x < draw.v.extent(3); ++x)
+          EXPECT_EQ(got.d_v(0, h, first_masked, x), 0.0f);
       }
     }
   }

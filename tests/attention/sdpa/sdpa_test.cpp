@@ -230,7 +230,7 @@ TYPED_TEST(SdpaTest, QueriesThatSeeNothing) {
   }
 }
 
-TYPED_TEST(SdpaTest, SinkThatIsNaNShows) {
+TYPED_TEST(SdpaTest, SinkThatIsNaNReachesTheOutput) {
   using T = TypeParam;
   const Tensor1<T> sinks({2}, {std::numeric_limits<T>::quiet_NaN(), T{0}});
   for (Isa isa : available_isas()) {
@@ -245,7 +245,7 @@ TYPED_TEST(SdpaTest, SinkThatIsNaNShows) {
 }
 
 /// Many models fill masks with the lowest finite number: a row of it is a mean, not fully masked.
-TYPED_TEST(SdpaTest, LowestFiniteBiasDoesNotHide) {
+TYPED_TEST(SdpaTest, LowestFiniteBiasMasksNothing) {
   using T = TypeParam;
   Random random(6);
   const auto q = random.array<T>({1, 1, 2, 8}), k = random.array<T>({1, 1, 20, 8}),
@@ -325,8 +325,8 @@ TYPED_TEST(SdpaTest, RowsOfInfiniteProductsAreNotEmpty) {
         const auto of_mask = run({.mask = keep_mask(none), .masked_row = masked_row});
         EXPECT_NEAR(of_mask(0, 0, q_len - 1, 1), empty, near);
         EXPECT_EQ(lse(0, 0, 0), -inf);
-        const auto hide = score_mod([](T, int, int, int, int) { return -inf; });
-        const auto of_functor = run({.masked_row = masked_row}, hide);
+        const auto minus_infinity = score_mod([](T, int, int, int, int) { return -inf; });
+        const auto of_functor = run({.masked_row = masked_row}, minus_infinity);
         EXPECT_NEAR(of_functor(0, 0, q_len - 1, 1), empty, near);
         EXPECT_EQ(lse(0, 0, 0), -inf);
       }

@@ -1,4 +1,4 @@
-// error: a mask says what its elements mean: keep_mask(m) where true is visible
+// error: a mask says what its elements mean: keep_mask(m) where true keeps a key
 #include <attn/attention.hpp>
 
 auto f(const attn::Tensor4<float>& q, const attn::Tensor2<bool>& mask) {

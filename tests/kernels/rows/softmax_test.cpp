@@ -58,9 +58,9 @@ TYPED_TEST(SoftmaxTest, RandomRowsInGuardedMemory) {
     SCOPED_TRACE(random.trace());
     auto x = random.array<T>({random.integer(1, 3), random.integer(1, 4), random.pick(sizes)},
                              random.pick<double>({1, 10, 100}));
-    const double hidden = random.pick<double>({0, 0.3, 0.95});
+    const double masked = random.pick<double>({0, 0.3, 0.95});
     for (T& value : x.data) {
-      if (random.chance(hidden)) value = -kInf<T>;
+      if (random.chance(masked)) value = -kInf<T>;
     }
     const Placed<T, 3> from(x, Layout<3>::any(random));
     const auto layout = Layout<3>::any(random);
@@ -228,9 +228,9 @@ TYPED_TEST(SoftmaxTest, LogSoftmaxOfRandomRows) {
     SCOPED_TRACE(random.trace());
     auto x = random.array<T>({random.integer(1, 3), random.integer(1, 4), random.pick(sizes)},
                              random.pick<double>({1, 10, 100}));
-    const double hidden = random.pick<double>({0, 0.3, 0.95});
+    const double masked = random.pick<double>({0, 0.3, 0.95});
     const T shift = random.pick<T>({T{0}, T{10000}});
-    for (T& value : x.data) value = random.chance(hidden) ? -kInf<T> : value + shift;
+    for (T& value : x.data) value = random.chance(masked) ? -kInf<T> : value + shift;
     const auto exact = reference_log_softmax(x.template as<Wider<T>>());
     const double bound =
         twice_naive([&](Order order) { return reference_log_softmax(x, order); }, exact);

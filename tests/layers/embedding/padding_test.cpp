@@ -29,7 +29,7 @@ TEST(FindPadding, IsTrueForThePaddingAlone) {
 }
 
 /// get_pad_mask & get_subsequent_mask of the tutorials: (batch, 1, seq) and (1, seq, seq).
-TEST(FindPadding, PadAndSubsequentMasksShowTheSameKeys) {
+TEST(FindPadding, PadAndSubsequentMasksKeepTheSameKeys) {
   attn_test::Random random(1);
   const Tensor2<int> ids({2, 4}, {3, 1, 0, 0, 2, 2, 1, 0});
   const auto x = random.tensor<float, 4>({2, 1, 4, 8});

@@ -183,8 +183,8 @@ struct AttentionDraw {
         if (random.chance(0.4)) extent = 1;
       }
       const Kind kind = random.pick<Kind>({Kind::keep, Kind::drop, Kind::add});
-      const double hidden = random.pick<double>({0.05, 0.3, 0.9});
-      Array<double> values = random.bits(shape, kind == Kind::keep ? 1 - hidden : hidden);
+      const double masked = random.pick<double>({0.05, 0.3, 0.9});
+      Array<double> values = random.bits(shape, kind == Kind::keep ? 1 - masked : masked);
       if (kind == Kind::add) {
         // Rounded to T, so that all references add the same numbers.
         for (double& x : values.data) {

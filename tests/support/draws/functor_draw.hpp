@@ -25,7 +25,7 @@ struct WeighByPlace {
 };
 
 /// Masks out every period-th pair.
-struct HideSome {
+struct MaskSome {
   int period;
   bool operator()(int b, int h, int i, int j) const {
     return (3 * i + 5 * j + h + b) % period != 0;
@@ -46,7 +46,7 @@ struct LaterSquares {
 
 struct FunctorDraw {
   bool score = false, prob = false;
-  int period = 0, size = 0;  ///< of HideSome and LaterSquares; 0: not drawn
+  int period = 0, size = 0;  ///< of MaskSome and LaterSquares; 0: not drawn
 
   FunctorDraw() = default;
   explicit FunctorDraw(Random& random) {
@@ -70,7 +70,7 @@ struct FunctorDraw {
   void tell(ReferenceOptions& options) const {
     if (score) options.score_mod = ScaleByPlace{};
     if (prob) options.prob_mod = WeighByPlace{};
-    if (period > 0) options.mask_mod = HideSome{period};
+    if (period > 0) options.mask_mod = MaskSome{period};
     if (size > 0) options.mask_mod = LaterSquares{size};
   }
 
@@ -81,7 +81,7 @@ struct FunctorDraw {
       prob ? f(functors..., attn::prob_mod(WeighByPlace{})) : f(functors...);
     };
     const auto with_mask = [&](const auto&... functors) {
-      if (period > 0) return with_prob(functors..., attn::mask_mod(HideSome{period}));
+      if (period > 0) return with_prob(functors..., attn::mask_mod(MaskSome{period}));
       if (size > 0) return with_prob(functors..., attn::mask_mod(LaterSquares{size}));
       with_prob(functors...);
     };

@@ -13,7 +13,7 @@ inline KeyRange intersection(KeyRange a, KeyRange b) {
 }
 
 /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, for `count` rows and the keys in `columns`, of
-/// which the mask functor shows `chunks`. Reads weights and d_s of `scores` and k, q and d_out of
+/// which the mask functor keeps `chunks`. Reads weights and d_s of `scores` and k, q and d_out of
 /// `inputs`, adds to d_q, d_k and d_v of `sums`.
 template <class T>
 void add_products(const BackwardTask<T>& task, const BackwardScratch<T>& scores,

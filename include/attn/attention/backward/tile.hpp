@@ -87,8 +87,8 @@ class BackwardTile {
  private:
   /// Clears scores and d_p of empty chunks, which have no products.
   void clear_empty(index_t r, index_t height, const TileKeys& tile) const {
-    tile.chunks.for_each_run(tile.keys(tile.columns), [&](KeyRange keys, Visibility shown) {
-      if (shown != Visibility::empty) return;
+    tile.chunks.for_each_run(tile.keys(tile.columns), [&](KeyRange keys, Visibility visibility) {
+      if (visibility != Visibility::empty) return;
       for (T* row : {task_.scratch.weights, task_.scratch.d_s}) {
         row += r * task_.scratch.score_stride + keys.begin - tile.chunks.first_key;
         for (index_t x = 0; x < height; ++x, row += task_.scratch.score_stride) {

@@ -159,7 +159,7 @@ struct AttentionProblem {
   /// Whether the call has queries.
   bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
   /// Whether any key may be masked out.
-  bool hides_keys() const {
+  bool masks_keys() const {
     return options.mask.num_dense > 0 || options.mask.has_intervals() || options.relative_bias ||
            functors.mask || functors.score;
   }

@@ -27,11 +27,11 @@ ATTN_COLD void write_weights(ForwardTask<T>& task) {
   ScoreTiles<T> tiles(task, {0, task.tiling.kv_len}, false);
   while (tiles.next()) {
     const ScoreTile<T>& tile = tiles.tile();
-    bool is_shown = false;  // whether weight_heads names a head of the tile
+    bool is_chosen = false;  // whether weight_heads names a head of the tile
     for (index_t x = 0; x < tile.num_rows; ++x) {
-      is_shown = is_shown || problem.weights_at(tile.rows[x].h) >= 0;
+      is_chosen = is_chosen || problem.weights_at(tile.rows[x].h) >= 0;
     }
-    if (!is_shown) continue;
+    if (!is_chosen) continue;
     task.score(tile);
     for (index_t x = 0; x < tile.num_rows; ++x) {
       const QueryRow<T>& row = tile.rows[x];
@@ -43,7 +43,7 @@ ATTN_COLD void write_weights(ForwardTask<T>& task) {
   }
 }
 
-/// Writes options.scores. Must be the last driver of a task, because show_all() overwrites the
+/// Writes options.scores. Must be the last driver of a task, because see_all() overwrites the
 /// ranges that rows see.
 template <class T>
 ATTN_COLD void write_scores(ForwardTask<T>& task) {
@@ -53,7 +53,7 @@ ATTN_COLD void write_scores(ForwardTask<T>& task) {
   for (const QueryRow<T>& row : task.rows.all()) {
     std::fill_n(options.scores.at_index({b, row.h, row.i, 0}), problem.scores[3], kMinusInf<T>);
   }
-  if (options.score_stage != ScoreStage::masked) task.rows.show_all(problem.keys_of(b));
+  if (options.score_stage != ScoreStage::masked) task.rows.see_all(problem.keys_of(b));
   ScoreTiles<T> tiles(task, {0, task.tiling.kv_len}, false);
   while (tiles.next()) {
     const ScoreTile<T>& tile = tiles.tile();

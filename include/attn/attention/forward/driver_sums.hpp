@@ -10,21 +10,21 @@ namespace detail {
 
 /// Copies the values of a tile's keys to scratch.v, with 0 for keys that `row` does not see.
 template <class T>
-ATTN_COLD void copy_values_shown_to(const QueryRow<T>& row, ForwardTask<T>& task,
+ATTN_COLD void copy_values_kept_for(const QueryRow<T>& row, ForwardTask<T>& task,
                                     const ScoreTile<T>& tile) {
-  T shown[kKeysShown];
-  for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysShown) {
-    const KeyRange keys{j, (std::min)(j + kKeysShown, tile.keys.end)};
-    show_keys(task.problem, task.kernels.rows, tile.b, row, keys, tile.chunks, shown);
-    task.path().copy_shown_values(tile, keys, shown);
+  T kept[kKeysAtOnce];
+  for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysAtOnce) {
+    const KeyRange keys{j, (std::min)(j + kKeysAtOnce, tile.keys.end)};
+    mark_keys(task.problem, task.kernels.rows, tile.b, row, keys, tile.chunks, kept);
+    task.path().copy_kept_values(tile, keys, kept);
   }
 }
 
-/// Applies dropout to the tile's weights, then tile.sums = rescale tile.sums + weights v. shown_to:
+/// Applies dropout to the tile's weights, then tile.sums = rescale tile.sums + weights v. kept_for:
 /// null, or the row whose masked values are taken as 0.
 template <class T>
 void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T* rescale,
-                         const QueryRow<T>* shown_to) {
+                         const QueryRow<T>* kept_for) {
   const AttentionProblem<T>& problem = task.problem;
   const Dropout& dropout = problem.options.dropout;
   if (dropout.p > 0) {
@@ -36,16 +36,16 @@ void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T
                                       row.h, row.i, first_position);
     }
   }
-  if (shown_to == nullptr) return task.path().add_values(tile, rescale);
-  copy_values_shown_to(*shown_to, task, tile);
+  if (kept_for == nullptr) return task.path().add_values(tile, rescale);
+  copy_values_kept_for(*kept_for, task, tile);
   task.path().add_copied_values(tile, rescale);
 }
 
 /// One pass over `keys`, tile by tile: online softmax and weighted sums of values. Source: Dao et
 /// al., "FlashAttention" (2022), algorithm 1.
 template <class T>
-void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to) {
-  ScoreTiles<T> tiles(task, keys, shown_to == nullptr);
+void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* kept_for) {
+  ScoreTiles<T> tiles(task, keys, kept_for == nullptr);
   while (tiles.next()) {
     const ScoreTile<T>& tile = tiles.tile();
     task.score(tile);
@@ -58,7 +58,7 @@ void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to
       task.kernels.rows.online_softmax(step, tile.num_columns(), tile.row_scores(x), tile.stride,
                                        tile.rows + x, rescale + x);
     }
-    add_weighted_values(task, tile, rescale, shown_to);
+    add_weighted_values(task, tile, rescale, kept_for);
   }
 }
 
@@ -82,12 +82,12 @@ ATTN_COLD void find_states(ForwardTask<T>& task, KeyRange keys) {
 /// weighted values.
 template <class T>
 ATTN_COLD void sum_with_final_weights(ForwardTask<T>& task, KeyRange keys,
-                                      const QueryRow<T>* shown_to) {
+                                      const QueryRow<T>* kept_for) {
   const RowFunctor<T>& prob = task.problem.functors.prob;
   const index_t first_position = task.problem.lengths(task.block.b).first_key;
   T rescale[kMaxTileHeight];
   std::fill_n(rescale, kMaxTileHeight, T{1});
-  ScoreTiles<T> tiles(task, keys, shown_to == nullptr);
+  ScoreTiles<T> tiles(task, keys, kept_for == nullptr);
   while (tiles.next()) {
     const ScoreTile<T>& tile = tiles.tile();
     task.score(tile);
@@ -103,7 +103,7 @@ ATTN_COLD void sum_with_final_weights(ForwardTask<T>& task, KeyRange keys,
       }
       prob.apply(prob.object, n, s, tile.b, row.h, row.i, first_position + first_key);
     }
-    add_weighted_values(task, tile, rescale, shown_to);
+    add_weighted_values(task, tile, rescale, kept_for);
   }
 }
 
@@ -117,25 +117,25 @@ void clear_sums(const ForwardTask<T>& task) {
 /// finalize_rows().
 template <class T>
 void sum_all_keys(ForwardTask<T>& task, RowState<T>* kept_states,
-                  const QueryRow<T>* shown_to = nullptr) {
+                  const QueryRow<T>* kept_for = nullptr) {
   const KeyRange keys{0, task.tiling.kv_len};
   clear_sums(task);
   if (!task.problem.functors.prob) {
-    sum_values(task, keys, shown_to);
+    sum_values(task, keys, kept_for);
     return finalize_rows(task, kept_states);
   }
   find_states(task, keys);
   finalize_rows(task, kept_states);
-  sum_with_final_weights(task, keys, shown_to);
+  sum_with_final_weights(task, keys, kept_for);
 }
 
 /// Computes sums and states of the task's rows over one split of the keys.
 template <class T>
-void sum_split(ForwardTask<T>& task, index_t split, const QueryRow<T>* shown_to = nullptr) {
+void sum_split(ForwardTask<T>& task, index_t split, const QueryRow<T>* kept_for = nullptr) {
   const index_t begin = split * SequenceTiling::kSplitKV;
   clear_sums(task);
   sum_values(task, {begin, (std::min)(begin + SequenceTiling::kSplitKV, task.tiling.kv_len)},
-             shown_to);
+             kept_for);
 }
 
 /// Stores the result of sum_split() for rows [first, first + num_rows), of one batch row and
@@ -164,7 +164,7 @@ void merge_splits(ForwardTask<T>& task, const T* sums, const RowState<T>* states
 
 /// Recomputes row x with masked values as 0, since 0 * NaN would leak; same splits, same bits.
 template <class T>
-ATTN_COLD void recompute_without_hidden(ForwardTask<T>& task, index_t x) {
+ATTN_COLD void recompute_without_masked(ForwardTask<T>& task, index_t x) {
   QueryRow<T>& row = task.rows[x];
   if (task.tiling.kv_splits == 1) {
     sum_all_keys<T>(task, nullptr, &row);

@@ -171,7 +171,7 @@ class Forward {
   ATTN_COLD void recompute_non_finite(const SequenceTiling& tiling,
                                       const ForwardScratch<T>& scratch,
                                       const RowBlock& rows) const {
-    if (!problem_.hides_keys()) return;
+    if (!problem_.masks_keys()) return;
     const index_t q_len = tiling.rows / problem_.heads_per_kv_head;
     for (index_t row = rows.first_row; row < rows.first_row + rows.num_rows; ++row) {
       const index_t h = rows.kv_head * problem_.heads_per_kv_head + row / q_len;
@@ -183,7 +183,7 @@ class Forward {
                            .first_row = tiling.decode ? 0 : row,
                            .num_rows = tiling.decode ? tiling.rows : 1};
       ForwardTask<T> task(problem_, kernels_, tiling, scratch, again);
-      recompute_without_hidden(task, tiling.decode ? row % tiling.rows : 0);
+      recompute_without_masked(task, tiling.decode ? row % tiling.rows : 0);
     }
   }
 

@@ -34,7 +34,7 @@ struct AttentionPart {
   T* output_scales;     ///< (batch, num_heads, queries), set by the last part
   T* sums;              ///< (batch, num_heads, queries, head_dim_v)
   std::uint8_t*
-      non_finite;  ///< (batch, num_heads, queries), set by the last part: see hides_keys()
+      non_finite;  ///< (batch, num_heads, queries), set by the last part: see masks_keys()
 
   index_t num_queries() const { return queries.end - queries.begin; }
   index_t num_rows() const { return problem.batch() * problem.num_heads() * num_queries(); }
@@ -71,16 +71,16 @@ class PartRun {
                            .num_rows = count});
       clear_sums(task);
       restore(task, first);
-      const QueryRow<T>* shown_to = part_.recomputes ? &task.rows[0] : nullptr;
+      const QueryRow<T>* kept_for = part_.recomputes ? &task.rows[0] : nullptr;
       switch (part_.stage) {
         case Stage::sums:
-          sum_values(task, part_.keys, shown_to);
+          sum_values(task, part_.keys, kept_for);
           break;
         case Stage::states:
           find_states(task, part_.keys);
           break;
         case Stage::final_sums:
-          sum_with_final_weights(task, part_.keys, shown_to);
+          sum_with_final_weights(task, part_.keys, kept_for);
           break;
       }
       if (finalizes()) finalize_rows<T>(task, nullptr);

@@ -109,7 +109,7 @@ class Jvp {
       sum(task);
       is_finite = write_outputs(task);
     }
-    if (!is_finite && forward_.hides_keys()) recompute_non_finite(tiling, worker, block);
+    if (!is_finite && forward_.masks_keys()) recompute_non_finite(tiling, worker, block);
   }
 
   /// As in Forward: recomputes rows whose out or d_out is not finite without masked values.
@@ -128,16 +128,16 @@ class Jvp {
                            .first_row = tiling.decode ? 0 : row,
                            .num_rows = tiling.decode ? tiling.rows : 1};
       JvpTask<T> task(problem_, kernels_, gradients_, tiling, scratch_, worker, again);
-      recompute_without_hidden(task, tiling.decode ? row : 0);
+      recompute_without_masked(task, tiling.decode ? row : 0);
     }
   }
 
   /// Recomputes row x with masked values as 0.
-  ATTN_COLD void recompute_without_hidden(JvpTask<T>& task, index_t x) const {
-    QueryRow<T>& shown_to = task.forward.rows[x];
+  ATTN_COLD void recompute_without_masked(JvpTask<T>& task, index_t x) const {
+    QueryRow<T>& kept_for = task.forward.rows[x];
     const SequenceTiling& tiling = task.forward.tiling;
     if (tiling.kv_splits == 1) {
-      sum_all_keys(task, &shown_to);
+      sum_all_keys(task, &kept_for);
     } else {
       // Merges into memory behind the task's one tile.
       const index_t n = task.forward.scratch.out_stride, behind = task.forward.queries.height() * n;
@@ -149,7 +149,7 @@ class Jvp {
       std::fill_n(merged.d_sum, n, T{0});
       for (index_t split = 0; split < tiling.kv_splits; ++split) {
         for (QueryRow<T>& row : task.forward.rows.all()) row.state = {kMinusInf<T>, T{0}};
-        sum_split(task, split, &shown_to);
+        sum_split(task, split, &kept_for);
         merge_row(n, row_of(task, x), merged);
       }
       std::copy_n(merged.sum, n, task.forward.sums(x));

@@ -145,7 +145,7 @@ void attention_jvp(const TensorView4<const E>& q, const TensorView4<const KV>& k
                                    .scale = forward.scale,
                                    .scores = forward.scores,
                                    .heads_per_kv_head = forward.heads_per_kv_head};
-        // Tangents need no mask functor, but what it shows of each block.
+        // Tangents need no mask functor, but the blocks that it keeps.
         result.functors.mask.object = forward.functors.mask.object;
         result.functors.classify = forward.functors.classify;
         result.functors.blocks = forward.functors.blocks;

@@ -14,26 +14,26 @@ namespace detail {
 
 /// Copies the values of a tile's keys and their tangents, with 0 for keys that `row` does not see.
 template <class T>
-ATTN_COLD void copy_values_shown_to(const QueryRow<T>& row, JvpTask<T>& task,
+ATTN_COLD void copy_values_kept_for(const QueryRow<T>& row, JvpTask<T>& task,
                                     const JvpTiles<T>& tiles) {
-  T shown[kKeysShown];
+  T kept[kKeysAtOnce];
   const ScoreTile<T>& tile = tiles.forward();
-  for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysShown) {
-    const KeyRange keys{j, (std::min)(j + kKeysShown, tile.keys.end)};
-    show_keys(task.problem.forward, task.forward.kernels.rows, tile.b, row, keys, tile.chunks,
-              shown);
-    task.forward.path().copy_shown_values(tile, keys, shown);
-    task.of_queries.path().copy_shown_values(tiles.of_queries(), keys, shown);
-    task.of_keys.path().copy_shown_values(tiles.of_keys(), keys, shown);
+  for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysAtOnce) {
+    const KeyRange keys{j, (std::min)(j + kKeysAtOnce, tile.keys.end)};
+    mark_keys(task.problem.forward, task.forward.kernels.rows, tile.b, row, keys, tile.chunks,
+              kept);
+    task.forward.path().copy_kept_values(tile, keys, kept);
+    task.of_queries.path().copy_kept_values(tiles.of_queries(), keys, kept);
+    task.of_keys.path().copy_kept_values(tiles.of_keys(), keys, kept);
   }
 }
 
 /// Applies dropout to the tile's weights and their tangents, then adds weights times values to the
 /// sums, and weights times tangents of values and tangents of weights times values to d_sums, after
-/// rescaling both. shown_to: null, or the row whose masked values are taken as 0.
+/// rescaling both. kept_for: null, or the row whose masked values are taken as 0.
 template <class T>
 void add_weighted_values(JvpTask<T>& task, const JvpTiles<T>& tiles, const T* rescale,
-                         const QueryRow<T>* shown_to) {
+                         const QueryRow<T>* kept_for) {
   const ScoreTile<T>& weights = tiles.forward();
   ScoreTile<T> d_weights = tiles.of_queries(), with_tangents = tiles.of_keys();
   const Dropout& dropout = task.problem.forward.options.dropout;
@@ -48,9 +48,9 @@ void add_weighted_values(JvpTask<T>& task, const JvpTiles<T>& tiles, const T* re
       }
     }
   }
-  if (shown_to != nullptr) copy_values_shown_to(*shown_to, task, tiles);
+  if (kept_for != nullptr) copy_values_kept_for(*kept_for, task, tiles);
   const auto add = [&](ForwardTask<T>& of, const ScoreTile<T>& tile, const T* scales) {
-    shown_to == nullptr ? of.path().add_values(tile, scales)
+    kept_for == nullptr ? of.path().add_values(tile, scales)
                         : of.path().add_copied_values(tile, scales);
   };
   add(task.forward, weights, rescale);
@@ -66,8 +66,8 @@ void add_weighted_values(JvpTask<T>& task, const JvpTiles<T>& tiles, const T* re
 /// One pass over `keys`: online softmax with its tangents, and sums of values. with_values: false
 /// in the first pass for a prob functor, which computes only states and d_row_sums.
 template <class T>
-void sum_values(JvpTask<T>& task, KeyRange keys, bool with_values, const QueryRow<T>* shown_to) {
-  JvpTiles<T> tiles(task, keys, with_values && shown_to == nullptr);
+void sum_values(JvpTask<T>& task, KeyRange keys, bool with_values, const QueryRow<T>* kept_for) {
+  JvpTiles<T> tiles(task, keys, with_values && kept_for == nullptr);
   JvpScores<T> scores(task);
   T rescale[kMaxTileHeight];
   while (tiles.next()) {
@@ -84,15 +84,15 @@ void sum_values(JvpTask<T>& task, KeyRange keys, bool with_values, const QueryRo
       d_row_sum = d_row_sum * rescale[x] + task.gradients.dot_where(n, weights, d_s);
       task.gradients.score_gradient(n, weights, T{0}, d_s);
     }
-    if (with_values) add_weighted_values(task, tiles, rescale, shown_to);
+    if (with_values) add_weighted_values(task, tiles, rescale, kept_for);
   }
 }
 
 /// The second pass for a prob functor: sums values with the functor's weights and their tangents.
 template <class T>
 ATTN_COLD void sum_with_final_weights(JvpTask<T>& task, KeyRange keys,
-                                      const QueryRow<T>* shown_to) {
-  JvpTiles<T> tiles(task, keys, shown_to == nullptr);
+                                      const QueryRow<T>* kept_for) {
+  JvpTiles<T> tiles(task, keys, kept_for == nullptr);
   JvpScores<T> scores(task);
   const index_t first_position = task.problem.forward.lengths(task.forward.block.b).first_key;
   T ones[kMaxTileHeight];
@@ -124,7 +124,7 @@ ATTN_COLD void sum_with_final_weights(JvpTask<T>& task, KeyRange keys,
       functor_row.s = weights;
       functor_row.apply(task.problem.forward.functors.prob);
     }
-    add_weighted_values(task, tiles, ones, shown_to);
+    add_weighted_values(task, tiles, ones, kept_for);
   }
 }
 
@@ -164,23 +164,23 @@ void finalize_rows(JvpTask<T>& task) {
 
 /// Computes the sums of the task's rows over all keys, and finalizes them.
 template <class T>
-void sum_all_keys(JvpTask<T>& task, const QueryRow<T>* shown_to = nullptr) {
+void sum_all_keys(JvpTask<T>& task, const QueryRow<T>* kept_for = nullptr) {
   const KeyRange keys{0, task.forward.tiling.kv_len};
   const bool is_one_pass = !task.problem.forward.functors.prob;
   clear_sums(task);
-  sum_values(task, keys, is_one_pass, shown_to);
+  sum_values(task, keys, is_one_pass, kept_for);
   finalize_rows(task);
-  if (!is_one_pass) sum_with_final_weights(task, keys, shown_to);
+  if (!is_one_pass) sum_with_final_weights(task, keys, kept_for);
 }
 
 /// Computes the sums of the task's rows over one split of the keys.
 template <class T>
-void sum_split(JvpTask<T>& task, index_t split, const QueryRow<T>* shown_to = nullptr) {
+void sum_split(JvpTask<T>& task, index_t split, const QueryRow<T>* kept_for = nullptr) {
   const index_t begin = split * SequenceTiling::kSplitKV;
   clear_sums(task);
   sum_values(task,
              {begin, (std::min)(begin + SequenceTiling::kSplitKV, task.forward.tiling.kv_len)},
-             true, shown_to);
+             true, kept_for);
 }
 
 /// State and sums of one row.

@@ -22,7 +22,7 @@ class CodePath final : public TiledPath<T, Values> {
         kernels_(*task.kernels.products.codes),
         scratch_(task.scratch.codes),
         panel_width_(task.kernels.rows.panel_width),
-        shown_(task.problem.keys_seen(task.block.b)),
+        kept_(task.problem.keys_seen(task.block.b)),
         first_position_(task.problem.lengths(task.block.b).first_key),
         row_bytes_(round_up(task.problem.score_dim(), kernels_.step)) {
     const QueryTiles<T>& queries = task.queries;
@@ -76,15 +76,14 @@ class CodePath final : public TiledPath<T, Values> {
       // mean.
       const index_t first = first_key_of(mean), end = first + kKeysOfMean;
       const KeyRange packed{(std::max)(first, block.begin), (std::min)(end, block.end)};
-      const KeyRange shown{std::clamp(shown_.begin, first, end),
-                           std::clamp(shown_.end, first, end)};
+      const KeyRange kept{std::clamp(kept_.begin, first, end), std::clamp(kept_.end, first, end)};
       KeyRange keys = packed;
-      if (shown.begin < shown.end) {
-        keys = {(std::min)(packed.begin, shown.begin), (std::max)(packed.end, shown.end)};
+      if (kept.begin < kept.end) {
+        keys = {(std::min)(packed.begin, kept.begin), (std::max)(packed.end, kept.end)};
       }
       widen_keys(keys);
-      kernels_.center_rows(keys.end - keys.begin, shown.begin - keys.begin, shown.end - keys.begin,
-                           d, scratch_.centered, scratch_.means + mean - first_mean);
+      kernels_.center_rows(keys.end - keys.begin, kept.begin - keys.begin, kept.end - keys.begin, d,
+                           scratch_.centered, scratch_.means + mean - first_mean);
       for (index_t j = packed.begin; j < packed.end;) {
         const index_t column = j - first_key, in_panel = column & (NR - 1);
         const index_t count = (std::min)(NR - in_panel, packed.end - j);
@@ -120,7 +119,7 @@ class CodePath final : public TiledPath<T, Values> {
   const CodeKernels<T>& kernels_;
   const CodeScratch<T>& scratch_;
   index_t panel_width_;
-  KeyRange shown_;  ///< keys that intervals keep for at least one query
+  KeyRange kept_;  ///< keys that intervals keep for at least one query
   index_t first_position_, row_bytes_;
 };
 

@@ -50,18 +50,17 @@ class DecodePath final : public ScorePath<T> {
   }
 
   /// Copies values without their scales; the scales, or 0 for masked keys, go to scratch.scales.
-  ATTN_COLD void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys,
-                                   const T* shown) override {
+  ATTN_COLD void copy_kept_values(const ScoreTile<T>& tile, KeyRange keys, const T* kept) override {
     const index_t dv = problem_.head_dim_v(), stride = scratch_.out_stride;
     for (index_t j = keys.begin; j < keys.end; ++j) {
       T* to = scratch_.v + (j - tile.first_key) * stride;
-      const bool is_shown = shown[j - keys.begin] != kMinusInf<T>;
+      const bool is_kept = kept[j - keys.begin] != kMinusInf<T>;
       StoredRows<T> value = problem_.values_from(tile.b, tile.kv_head, j);
       if (value.scales != nullptr) {
-        scratch_.scales[j - tile.first_key] = is_shown ? *value.scales : T{0};
+        scratch_.scales[j - tile.first_key] = is_kept ? *value.scales : T{0};
         value.scales = nullptr;
       }
-      if (is_shown) {
+      if (is_kept) {
         of_keys_.widen_rows(1, dv, value, to, stride);
       } else {
         std::fill_n(to, dv, T{0});
@@ -96,8 +95,8 @@ class DecodePath final : public ScorePath<T> {
     const void* other = nullptr;
     tile.chunks.for_each_seen(tile.keys,
                               [&](KeyRange seen) { other = values[seen.begin - tile.keys.begin]; });
-    tile.chunks.for_each_run(tile.keys, [&](KeyRange keys, Visibility shown) {
-      if (shown != Visibility::empty) return;
+    tile.chunks.for_each_run(tile.keys, [&](KeyRange keys, Visibility visibility) {
+      if (visibility != Visibility::empty) return;
       std::fill_n(values + (keys.begin - tile.keys.begin), keys.end - keys.begin, other);
     });
   }

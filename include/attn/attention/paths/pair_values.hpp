@@ -18,10 +18,10 @@ class PairValues {
 
   /// Packs the values of `keys` of the block that begins with first_key; pads with 0 to whole
   /// steps.
-  void load(index_t first_key, KeyRange keys) const { copy_shown(first_key, keys, nullptr); }
+  void load(index_t first_key, KeyRange keys) const { copy_kept(first_key, keys, nullptr); }
 
-  /// Packs values like load(), but writes 0 for keys whose `shown`, if given, is -inf.
-  void copy_shown(index_t first_key, KeyRange keys, const T* shown) const {
+  /// Packs values like load(), but writes 0 for keys whose `kept`, if given, is -inf.
+  void copy_kept(index_t first_key, KeyRange keys, const T* kept) const {
     const index_t n = scratch_.out_stride, dv = task_.problem.head_dim_v();
     T* both = scratch_.pairs.two_values;
     std::fill_n(both, 2 * n, T{0});
@@ -29,9 +29,9 @@ class PairValues {
     for (index_t column = (keys.begin - first_key) & -kPairStep; column < end; column += 2) {
       for (index_t x = 0; x < 2; ++x) {
         const index_t j = first_key + column + x;
-        const bool is_shown = j >= keys.begin && j < keys.end &&
-                              (shown == nullptr || shown[j - keys.begin] != kMinusInf<T>);
-        if (is_shown) {
+        const bool is_kept = j >= keys.begin && j < keys.end &&
+                             (kept == nullptr || kept[j - keys.begin] != kMinusInf<T>);
+        if (is_kept) {
           task_.kernels.of_keys.widen_rows(
               1, dv, task_.problem.values_from(task_.block.b, task_.block.kv_head, j), both + x * n,
               n);

@@ -35,10 +35,10 @@ class TileValues {
     add(tile, static_cast<const T*>(values), v.stride(2), rescale);
   }
 
-  /// Copies values like load(), but writes 0 for keys whose `shown` is -inf.
-  void copy_shown(index_t first_key, KeyRange keys, const T* shown) const {
+  /// Copies values like load(), but writes 0 for keys whose `kept` is -inf.
+  void copy_kept(index_t first_key, KeyRange keys, const T* kept) const {
     for (index_t j = keys.begin; j < keys.end; ++j) {
-      if (shown[j - keys.begin] == kMinusInf<T>) {
+      if (kept[j - keys.begin] == kMinusInf<T>) {
         std::fill_n(copy_of(j - first_key), task_.problem.head_dim_v(), T{0});
       } else {
         copy(first_key, j, j + 1);
@@ -46,7 +46,7 @@ class TileValues {
     }
   }
 
-  /// tile.sums = rescale tile.sums + weights v for the values that copy_shown() copied.
+  /// tile.sums = rescale tile.sums + weights v for the values that copy_kept() copied.
   void add_copied(const ScoreTile<T>& tile, const T* rescale) const {
     add(tile, copy_of(tile.first_column()), task_.scratch.out_stride, rescale);
   }

@@ -57,9 +57,8 @@ class TiledPath : public ScorePath<T> {
       rescale = kOnes.data();
     });
   }
-  ATTN_COLD void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys,
-                                   const T* shown) override {
-    values_.copy_shown(tile.first_key, keys, shown);
+  ATTN_COLD void copy_kept_values(const ScoreTile<T>& tile, KeyRange keys, const T* kept) override {
+    values_.copy_kept(tile.first_key, keys, kept);
   }
   void add_copied_values(const ScoreTile<T>& tile, const T* rescale) override {
     values_.add_copied(tile, rescale);

@@ -72,8 +72,8 @@ struct RowKernels {
   void (*softcap)(index_t n, T* s, T cap);
   /// s += bias; -inf where the bias is -inf.
   void (*add_bias)(index_t n, T* s, const T* bias, index_t stride);
-  /// s[j] = -inf where mask[j * stride] == hidden: true for a drop mask, false for a keep mask.
-  void (*mask_out)(index_t n, T* s, const bool* mask, index_t stride, bool hidden);
+  /// s[j] = -inf where mask[j * stride] == masked: true for a drop mask, false for a keep mask.
+  void (*mask_out)(index_t n, T* s, const bool* mask, index_t stride, bool masked);
   /// s[j] -= slope |distance - j|; `distance` is the query's position minus that of key 0 of the
   /// row.
   void (*add_alibi)(index_t n, T* s, T slope, index_t distance);

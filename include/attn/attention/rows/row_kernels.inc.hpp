@@ -23,7 +23,7 @@ inline void softcap(index_t n, T* s, T cap) {
 template <class T>
 inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
   using V = Vec<T>;
-  const V hidden = V::all(detail::kMinusInf<T>), lowest = V::all(std::numeric_limits<T>::lowest());
+  const V masked = V::all(detail::kMinusInf<T>), lowest = V::all(std::numeric_limits<T>::lowest());
   if (stride != 0 && stride != 1) {
     for (index_t j = 0; j < n; ++j) {
       const T b = bias[j * stride];
@@ -35,13 +35,13 @@ inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
   each_vector<T>(n, [&](index_t j, auto lanes) {
     const V b = stride == 0 ? V::all(bias[0]) : load(bias + j, lanes);
     // Selected, not added: the score of a masked key may be NaN, and so may another bias.
-    const V x = select(less(b, lowest), hidden, load(s + j, lanes));
+    const V x = select(less(b, lowest), masked, load(s + j, lanes));
     store(select(less(x, lowest), x, x + b), s + j, lanes);
   });
 }
 
 template <class T>
-inline void mask_out(index_t n, T* s, const bool* mask, index_t stride, bool hidden) {
+inline void mask_out(index_t n, T* s, const bool* mask, index_t stride, bool masked) {
   using V = Vec<T>;
   const V minus_inf = V::all(detail::kMinusInf<T>);
   index_t j = 0;
@@ -49,11 +49,11 @@ inline void mask_out(index_t n, T* s, const bool* mask, index_t stride, bool hid
     for (; j + V::kLanes <= n; j += V::kLanes) {
       const auto set = are_set<T>(mask + j);
       const V x = V::load(s + j);
-      (hidden ? select(set, minus_inf, x) : select(set, x, minus_inf)).store(s + j);
+      (masked ? select(set, minus_inf, x) : select(set, x, minus_inf)).store(s + j);
     }
   }
   for (; j < n; ++j) {
-    if (mask[j * stride] == hidden) s[j] = detail::kMinusInf<T>;
+    if (mask[j * stride] == masked) s[j] = detail::kMinusInf<T>;
   }
 }
 
@@ -85,7 +85,7 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
 /// A vector of 0, then a vector of -inf. A static member, because g++ exports variable templates
 /// even with -fvisibility=hidden.
 template <class T>
-struct ShownThenHidden {
+struct KeptThenMasked {
   static constexpr auto kLanes = [] {
     std::array<T, 2 * Vec<T>::kLanes> x{};
     for (std::size_t i = Vec<T>::kLanes; i < x.size(); ++i) x[i] = detail::kMinusInf<T>;
@@ -97,11 +97,11 @@ struct ShownThenHidden {
 template <class T>
 ATTN_INLINE void mask_out_beyond(index_t n, T* s) {
   constexpr index_t kLanes = Vec<T>::kLanes;
-  const index_t shown = n % kLanes;
-  if (shown == 0) return;
-  T* last = s + n - shown;
-  const T* added = ShownThenHidden<T>::kLanes.data() + kLanes - shown;
-  (Vec<T>::load(last, shown) + Vec<T>::load(added)).store(last);
+  const index_t kept = n % kLanes;
+  if (kept == 0) return;
+  T* last = s + n - kept;
+  const T* added = KeptThenMasked<T>::kLanes.data() + kLanes - kept;
+  (Vec<T>::load(last, kept) + Vec<T>::load(added)).store(last);
 }
 
 template <class T>

@@ -59,14 +59,15 @@ void cap_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
 /// Applies the mask functor to the partially visible chunks.
 template <class T>
 void mask_by_functor(const RowFunctor<T>& mask, const ScoreRow<T>& row, const KeyChunks& chunks) {
-  chunks.for_each_run({row.first_key, row.first_key + row.n}, [&](KeyRange keys, Visibility shown) {
-    const index_t skipped = keys.begin - row.first_key, n = keys.end - keys.begin;
-    if (shown == Visibility::empty) std::fill_n(row.s + skipped, n, kMinusInf<T>);
-    if (shown != Visibility::partial) return;
-    ScoreRow<T> part = row;
-    part.first_key += skipped, part.first_position += skipped, part.s += skipped, part.n = n;
-    part.apply(mask);
-  });
+  chunks.for_each_run(
+      {row.first_key, row.first_key + row.n}, [&](KeyRange keys, Visibility visibility) {
+        const index_t skipped = keys.begin - row.first_key, n = keys.end - keys.begin;
+        if (visibility == Visibility::empty) std::fill_n(row.s + skipped, n, kMinusInf<T>);
+        if (visibility != Visibility::partial) return;
+        ScoreRow<T> part = row;
+        part.first_key += skipped, part.first_position += skipped, part.s += skipped, part.n = n;
+        part.apply(mask);
+      });
 }
 
 /// Applies ALiBi, relative and additive biases, then boolean masks and the mask functor. Masks come
@@ -101,21 +102,21 @@ void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
   if (problem.functors.mask) mask_by_functor(problem.functors.mask, row, chunks);
 }
 
-/// Maximal number of keys in one call of show_keys().
-inline constexpr index_t kKeysShown = 512;
+/// Maximal number of keys in one call of mark_keys().
+inline constexpr index_t kKeysAtOnce = 512;
 
-/// shown[j - keys.begin] = -inf where lengths, functors, masks or biases mask out key j of `keys`
+/// kept[j - keys.begin] = -inf where lengths, functors, masks or biases mask out key j of `keys`
 /// for a query, otherwise another number. Starts from scores of 0, because a product q . k of -inf
 /// does not mask out a key. `chunks`: as in mask_row().
 template <class T>
-ATTN_COLD void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
+ATTN_COLD void mark_keys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
                          index_t b, const QueryRow<T>& row, KeyRange keys, const KeyChunks& chunks,
-                         T* shown) {
+                         T* kept) {
   const index_t begin = std::clamp(row.keys.begin, keys.begin, keys.end);
   const index_t end = std::clamp(row.keys.end, begin, keys.end), n = end - begin;
-  std::fill_n(shown, keys.end - keys.begin, kMinusInf<T>);
+  std::fill_n(kept, keys.end - keys.begin, kMinusInf<T>);
   if (n == 0) return;
-  T* s = shown + (begin - keys.begin);
+  T* s = kept + (begin - keys.begin);
   std::fill_n(s, n, T{0});
   const index_t first_position = problem.lengths(b).first_key + begin;
   const ScoreRow<T> scores{.b = b,
@@ -133,19 +134,19 @@ ATTN_COLD void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>
 template <class T>
 ATTN_COLD bool sees_key(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
                         const QueryRow<T>& row) {
-  T shown[kKeysShown];
+  T kept[kKeysAtOnce];
   const BlockTable& blocks = problem.functors.blocks;
   const index_t first_position = problem.lengths(b).first_key;
-  for (index_t j = row.keys.begin; j < row.keys.end; j += kKeysShown) {
-    const KeyRange keys{j, (std::min)(j + kKeysShown, row.keys.end)};
+  for (index_t j = row.keys.begin; j < row.keys.end; j += kKeysAtOnce) {
+    const KeyRange keys{j, (std::min)(j + kKeysAtOnce, row.keys.end)};
     if (blocks &&
         blocks.visibility(b, row.h, {row.i, row.i + 1},
                           {first_position + j, first_position + keys.end}) == Visibility::empty) {
       continue;
     }
-    show_keys(problem, kernels, b, row, keys, KeyChunks{}, shown);
-    T* end = shown + (keys.end - keys.begin);
-    if (std::any_of(shown, end, [](T x) { return x != kMinusInf<T>; })) return true;
+    mark_keys(problem, kernels, b, row, keys, KeyChunks{}, kept);
+    T* end = kept + (keys.end - keys.begin);
+    if (std::any_of(kept, end, [](T x) { return x != kMinusInf<T>; })) return true;
   }
   return false;
 }

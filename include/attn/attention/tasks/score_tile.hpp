@@ -105,9 +105,9 @@ class ScorePath {
   /// tile.sums = rescale tile.sums + weights v; the weights are stored in tile.scores.
   virtual void add_values(const ScoreTile<T>& tile, const T* rescale) = 0;
 
-  /// Copies the values of `keys` of a tile; 0 for keys whose `shown` is -inf.
-  virtual void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys, const T* shown) = 0;
-  /// tile.sums = rescale tile.sums + weights v for the values that copy_shown_values() stored.
+  /// Copies the values of `keys` of a tile; 0 for keys whose `kept` is -inf.
+  virtual void copy_kept_values(const ScoreTile<T>& tile, KeyRange keys, const T* kept) = 0;
+  /// tile.sums = rescale tile.sums + weights v for the values that copy_kept_values() stored.
   virtual void add_copied_values(const ScoreTile<T>& tile, const T* rescale) = 0;
 
  protected:

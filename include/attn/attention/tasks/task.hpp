@@ -65,9 +65,9 @@ struct ForwardTask {
  private:
   /// Products without the empty chunks, whose scores become 0 because score functors take them.
   void score_seen(const ScoreTile<T>& tile) {
-    tile.chunks.for_each_run(tile.keys, [&](KeyRange keys, Visibility shown) {
+    tile.chunks.for_each_run(tile.keys, [&](KeyRange keys, Visibility visibility) {
       const ScoreTile<T> part = tile.part_of(keys);
-      if (shown != Visibility::empty) return path().score(part);
+      if (visibility != Visibility::empty) return path().score(part);
       for (index_t x = 0; x < tile.num_rows; ++x) {
         std::fill_n(part.row_scores(x), part.num_columns(), T{0});
       }

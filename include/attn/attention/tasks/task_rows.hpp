@@ -53,7 +53,7 @@ class TaskRows {
   }
 
   /// Makes all rows see keys [0, keys), whatever the masks are.
-  void show_all(index_t keys) {
+  void see_all(index_t keys) {
     for (index_t r = 0; r < count_; ++r) rows_[r].keys = {0, keys};
     uniform_ = count_ > 0;
     has_table_ = trims_by_table_ = classifies_ = false;

@@ -236,9 +236,15 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   if constexpr (Float16Element<T>) {
     check_gemm<T, Rank>(function, a.shape(), n, c, epilogue);
     const index_t batch = Rank == 2 ? 1 : c.extent(0);
-    kernel({in_batch(a, batch), in_batch(b, batch), packed_b, in_batch(c, batch), epilogue.alpha,
-            epilogue.bias.data(), epilogue.activation, epilogue.beta,
-            in_batch(residual_of(c, epilogue), batch)},
+    kernel({.a = in_batch(a, batch),
+            .b = in_batch(b, batch),
+            .packed_b = packed_b,
+            .c = in_batch(c, batch),
+            .alpha = epilogue.alpha,
+            .bias = epilogue.bias.data(),
+            .activation = epilogue.activation,
+            .beta = epilogue.beta,
+            .residual = in_batch(residual_of(c, epilogue), batch)},
            execution);
     return;
   } else {
@@ -256,19 +262,18 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
                index_t n, const TensorView2<float>& c, const Epilogue<float>& epilogue,
                const Execution& execution, const E* bias = nullptr) {
   check_gemm<float, 2>("gemm", a.shape(), n, c, epilogue);
-  backend<family::Products, E, float>(execution).gemm({in_batch(a, 1),
-                                                       in_batch(b, 1),
-                                                       packed_b,
-                                                       {},
-                                                       epilogue.alpha,
-                                                       bias,
-                                                       epilogue.activation,
-                                                       epilogue.beta,
-                                                       {},
-                                                       in_batch(c, 1),
-                                                       in_batch(residual_of(c, epilogue), 1),
-                                                       epilogue.bias.data()},
-                                                      execution);
+  backend<family::Products, E, float>(execution).gemm(
+      {.a = in_batch(a, 1),
+       .b = in_batch(b, 1),
+       .packed_b = packed_b,
+       .alpha = epilogue.alpha,
+       .bias = bias,
+       .activation = epilogue.activation,
+       .beta = epilogue.beta,
+       .sums = in_batch(c, 1),
+       .sums_residual = in_batch(residual_of(c, epilogue), 1),
+       .sums_bias = epilogue.bias.data()},
+      execution);
 }
 
 /// gemm_sums() with a 16-bit epilogue, whose only residual is c.

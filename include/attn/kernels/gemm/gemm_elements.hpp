@@ -16,12 +16,12 @@ template <class E>
 struct ElementsProblem {
   TensorView3<const E> a, b;  ///< (batch, m, k), (batch, k, n)
   const E* packed_b;          ///< instead of b; or nullptr
-  TensorView3<E> c;
+  TensorView3<E> c = {};
   float alpha;
   const E* bias;
   Activation activation;
   float beta;
-  TensorView3<const E> residual;  ///< may be c
+  TensorView3<const E> residual = {};  ///< may be c
   // For a float c, instead of c and residual: unrounded sums plus beta times a float residual.
   // sums_bias: a float bias, instead of bias.
   TensorView3<float> sums = {};

@@ -275,7 +275,7 @@ void glu(const GatedUnit& unit, const A& a, const B& b, Out&& out,
   if constexpr (Float16Element<T>) {
     detail::in_floats(
         [&](index_t, const auto& result, const auto& x, const auto& y, const Execution& alone) {
-          kernel({unit, x, y, result}, alone);
+          kernel({.unit = unit, .a = x, .b = y, .out = result}, alone);
         },
         execution, problem.out, problem.a, problem.b);
   } else {

@@ -27,9 +27,9 @@ using attn_test::same_bits;
 using attn_test::to_array;
 
 template <class T>
-class SdpaHiddenTest : public ::testing::Test {};
+class SdpaMaskedTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(SdpaHiddenTest, Types);
+TYPED_TEST_SUITE(SdpaMaskedTest, Types);
 
 template <class T>
 bool sees(const AttentionDraw<T>& call, Index b, Index h, Index i, Index j) {
@@ -84,8 +84,8 @@ int poison_random_calls(Wanted wanted) {
               if (sees(call, b, h, i, j)) seen_by.emplace_back(h, i);
             }
           }
-          const bool hidden = seen_by.empty();
-          if (!random.chance(hidden ? 0.7 : 0.02)) continue;
+          const bool masked = seen_by.empty();
+          if (!random.chance(masked ? 0.7 : 0.02)) continue;
           for (Index x = 0; keys_too && x < call.k.extent(3); ++x) poisoned.k(b, kv, j, x) = poison;
           for (Index x = 0; values_too && x < call.v.extent(3); ++x) {
             poisoned.v(b, kv, j, x) = poison;
@@ -115,16 +115,16 @@ bool adds(const ReferenceOptions& options) {
   });
 }
 
-TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfQueriesThatDoNotSeeIt) {
+TYPED_TEST(SdpaMaskedTest, PoisonChangesNoBitOfQueriesThatDoNotSeeIt) {
   const auto wanted = [](const ReferenceOptions& options) { return !adds(options); };
   EXPECT_GT(poison_random_calls<TypeParam>(wanted), 100);
 }
 
-TYPED_TEST(SdpaHiddenTest, AnAdditiveMaskHidesAsWell) {
+TYPED_TEST(SdpaMaskedTest, AnAdditiveMaskMasksAsWell) {
   EXPECT_GT(poison_random_calls<TypeParam>(adds), 100);
 }
 
-TYPED_TEST(SdpaHiddenTest, VisibleNaNShows) {
+TYPED_TEST(SdpaMaskedTest, VisibleNaNReachesTheOutput) {
   using T = TypeParam;
   Random random(1);
   for (Isa isa : available_isas()) {
@@ -204,7 +204,7 @@ AttentionDraw<T> one_head(Random& random, Index q_len, Index kv_len, Index dim) 
   return call;
 }
 
-TYPED_TEST(SdpaHiddenTest, KeysBeyondTheLengthsAreNeverRead) {
+TYPED_TEST(SdpaMaskedTest, KeysBeyondTheLengthsAreNeverRead) {
   using T = TypeParam;
   Random random(2);
   for (Index q_len : {1, 5, 33}) {
@@ -220,7 +220,7 @@ TYPED_TEST(SdpaHiddenTest, KeysBeyondTheLengthsAreNeverRead) {
   }
 }
 
-TYPED_TEST(SdpaHiddenTest, KeysOutsideEveryWindowAreNeverRead) {
+TYPED_TEST(SdpaMaskedTest, KeysOutsideEveryWindowAreNeverRead) {
   using T = TypeParam;
   Random random(3);
   for (Index q_len : {1, 5, 33}) {
@@ -238,7 +238,7 @@ TYPED_TEST(SdpaHiddenTest, KeysOutsideEveryWindowAreNeverRead) {
   }
 }
 
-TYPED_TEST(SdpaHiddenTest, KeysAfterTheLastCausalQueryAreNeverRead) {
+TYPED_TEST(SdpaMaskedTest, KeysAfterTheLastCausalQueryAreNeverRead) {
   using T = TypeParam;
   Random random(4);
   for (Index q_len : {1, 5, 33, 65}) {
@@ -250,7 +250,7 @@ TYPED_TEST(SdpaHiddenTest, KeysAfterTheLastCausalQueryAreNeverRead) {
 }
 
 /// Values of both signs and many sizes: a different order of sums changes the bits.
-TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfFewRows) {
+TYPED_TEST(SdpaMaskedTest, PoisonChangesNoBitOfFewRows) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
@@ -263,17 +263,17 @@ TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfFewRows) {
       for (Index x = 0; x < 5; ++x)
         v(0, 0, j, x) *= std::exp2(static_cast<T>(random.integer(0, 30)));
     }
-    const Index hidden_from =
+    const Index masked_from =
         kv_len - random.integer(1, q_len - 1);  // kept for some queries, not for the last
     for (Isa isa : available_isas()) {
       const AttentionOptions<T> options{.mask = causal(), .execution = {.isa = isa}};
       const auto clean = scaled_dot_product_attention(q, k, v, options);
       auto poisoned = v;
-      for (Index j = hidden_from; j < kv_len; ++j) {
+      for (Index j = masked_from; j < kv_len; ++j) {
         poisoned(0, 0, j, 3) = std::numeric_limits<T>::quiet_NaN();
       }
       const auto got = scaled_dot_product_attention(q, k, poisoned, options);
-      for (Index i = 0; i < hidden_from - (kv_len - q_len); ++i) {
+      for (Index i = 0; i < masked_from - (kv_len - q_len); ++i) {
         for (Index x = 0; x < 5; ++x) {
           EXPECT_EQ(got(0, 0, i, x), clean(0, 0, i, x)) << name(isa) << " " << i << " " << x;
         }
@@ -282,18 +282,18 @@ TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfFewRows) {
   }
 }
 
-TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitWhereKeysAreSplit) {
+TYPED_TEST(SdpaMaskedTest, PoisonChangesNoBitWhereKeysAreSplit) {
   using T = TypeParam;
   Random random(5);
   for (Isa isa : available_isas()) {
     const auto q = random.tensor<T, 4>({1, 2, 2, 24}), k = random.tensor<T, 4>({1, 1, 5000, 24});
     auto v = random.tensor<T, 4>({1, 1, 5000, 24});
-    Tensor1<bool> shown({5000});
-    shown.fill(true);
-    for (const index_t j : {7, 2100, 4999}) shown(j) = false;
+    Tensor1<bool> kept({5000});
+    kept.fill(true);
+    for (const index_t j : {7, 2100, 4999}) kept(j) = false;
     Tensor4<T> weights({1, 2, 2, 5000}), poisoned_weights({1, 2, 2, 5000});
     Tensor3<T> lse({1, 2, 2}), poisoned_lse({1, 2, 2});
-    AttentionOptions<T> options{.mask = keep_mask(shown), .execution = {.isa = isa}};
+    AttentionOptions<T> options{.mask = keep_mask(kept), .execution = {.isa = isa}};
     options.weights = weights;
     options.lse = lse;
     const auto clean = scaled_dot_product_attention(q, k, v, options);
@@ -309,7 +309,7 @@ TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitWhereKeysAreSplit) {
   }
 }
 
-TYPED_TEST(SdpaHiddenTest, InfiniteBiasesAndScoresHideAsMasksDo) {
+TYPED_TEST(SdpaMaskedTest, InfiniteBiasesAndScoresMaskOutKeys) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();
   for (Isa isa : available_isas()) {
@@ -330,13 +330,13 @@ TYPED_TEST(SdpaHiddenTest, InfiniteBiasesAndScoresHideAsMasksDo) {
 }
 
 /// A key that one bias masks out stays masked out, whatever other biases hold, in any order.
-TYPED_TEST(SdpaHiddenTest, BiasesOfHiddenKeysMayBeNaN) {
+TYPED_TEST(SdpaMaskedTest, BiasesOfMaskedKeysMayBeNaN) {
   using T = TypeParam;
   Random random(5);
   const auto q = random.tensor<T, 4>({1, 2, 20, 8}), k = random.tensor<T, 4>({1, 2, 20, 8});
-  Tensor2<T> hides({20, 20}), odd({20, 20}), columns({20, 20});
+  Tensor2<T> masks({20, 20}), odd({20, 20}), columns({20, 20});
   for (index_t i = 0; i < 20; ++i) {
-    hides(i, 3) = -std::numeric_limits<T>::infinity();
+    masks(i, 3) = -std::numeric_limits<T>::infinity();
     odd(i, 3) = std::numeric_limits<T>::quiet_NaN();
     columns(3, i) = std::numeric_limits<T>::quiet_NaN();
   }
@@ -347,19 +347,19 @@ TYPED_TEST(SdpaHiddenTest, BiasesOfHiddenKeysMayBeNaN) {
                  scaled_dot_product_attention(q, k, k, {.mask = mask, .execution = {.isa = isa}}))
           .data;
     };
-    const auto expected = data(additive_mask(hides));
-    EXPECT_EQ(data(additive_mask(hides) & additive_mask(odd)), expected) << name(isa);
-    EXPECT_EQ(data(additive_mask(odd) & additive_mask(hides)), expected) << name(isa);
-    EXPECT_EQ(data(additive_mask(hides) & additive_mask(turned)), expected) << name(isa);
-    EXPECT_EQ(data(additive_mask(turned) & additive_mask(hides)), expected) << name(isa);
+    const auto expected = data(additive_mask(masks));
+    EXPECT_EQ(data(additive_mask(masks) & additive_mask(odd)), expected) << name(isa);
+    EXPECT_EQ(data(additive_mask(odd) & additive_mask(masks)), expected) << name(isa);
+    EXPECT_EQ(data(additive_mask(masks) & additive_mask(turned)), expected) << name(isa);
+    EXPECT_EQ(data(additive_mask(turned) & additive_mask(masks)), expected) << name(isa);
     Tensor4<T> bias({1, 2, 20, 21});
-    extend_mask(additive_mask(odd) & additive_mask(hides), bottom_right, 1, bias.view());
+    extend_mask(additive_mask(odd) & additive_mask(masks), bottom_right, 1, bias.view());
     EXPECT_EQ(bias(0, 1, 4, 3), -std::numeric_limits<T>::infinity());
   }
 }
 
-/// A score of -inf does not mask out its key: a NaN value shows through its weight of 0.
-TYPED_TEST(SdpaHiddenTest, NaNValuesOfInfiniteProductsShow) {
+/// A score of -inf does not mask out its key: a NaN value reaches the output through its weight of 0.
+TYPED_TEST(SdpaMaskedTest, NaNValuesOfInfiniteProductsReachTheOutput) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();
   const T large = std::sqrt(std::numeric_limits<T>::max()) * 2;
@@ -379,12 +379,12 @@ TYPED_TEST(SdpaHiddenTest, NaNValuesOfInfiniteProductsShow) {
     Tensor1<bool> keep({kv_len}), drop({kv_len});
     keep.fill(true);
     const Tensor1<T> bias({kv_len});
-    const Tensor2<T> distances({2, 3}), bias_that_hides({2, 1}, {-inf, 0});
+    const Tensor2<T> distances({2, 3}), bias_that_masks({2, 1}, {-inf, 0});
     const Tensor1<index_t> lengths({1}, {kv_len});
     for (Isa isa : available_isas()) {
       SCOPED_TRACE(std::string(name(isa)) + ", " + std::to_string(q_len) + " x " +
                    std::to_string(kv_len) + ", key " + std::to_string(at));
-      const auto shows = [&](AttentionOptions<T> options, const auto&... functors) {
+      const auto is_nan = [&](AttentionOptions<T> options, const auto&... functors) {
         options.execution.isa = isa;
         const auto y = scaled_dot_product_attention(q, k, v, options, functors...);
         for (index_t i = 0; i < y.extent(2); ++i) {
@@ -392,25 +392,25 @@ TYPED_TEST(SdpaHiddenTest, NaNValuesOfInfiniteProductsShow) {
         }
         return true;
       };
-      EXPECT_TRUE(shows({}));
-      EXPECT_TRUE(shows({.mask = keep_mask(keep)}));
-      EXPECT_TRUE(shows({.mask = drop_mask(drop)}));
-      EXPECT_TRUE(shows({.mask = additive_mask(bias)}));
-      EXPECT_TRUE(shows({.mask = key_lengths(lengths)}));
-      EXPECT_TRUE(shows({.mask = sliding_window(kv_len + q_len, kv_len + q_len)}));
-      EXPECT_TRUE(shows({.relative_bias = distances}));
-      EXPECT_TRUE(shows({.relative_bias = bias_that_hides}));
-      EXPECT_TRUE(shows({}, mask_mod([](int, int, int, int) { return true; })));
-      EXPECT_TRUE(shows({}, score_mod([](T s, int, int, int, int) { return s; })));
+      EXPECT_TRUE(is_nan({}));
+      EXPECT_TRUE(is_nan({.mask = keep_mask(keep)}));
+      EXPECT_TRUE(is_nan({.mask = drop_mask(drop)}));
+      EXPECT_TRUE(is_nan({.mask = additive_mask(bias)}));
+      EXPECT_TRUE(is_nan({.mask = key_lengths(lengths)}));
+      EXPECT_TRUE(is_nan({.mask = sliding_window(kv_len + q_len, kv_len + q_len)}));
+      EXPECT_TRUE(is_nan({.relative_bias = distances}));
+      EXPECT_TRUE(is_nan({.relative_bias = bias_that_masks}));
+      EXPECT_TRUE(is_nan({}, mask_mod([](int, int, int, int) { return true; })));
+      EXPECT_TRUE(is_nan({}, score_mod([](T s, int, int, int, int) { return s; })));
       // Keys that a mask masks out stay masked out.
       drop(at) = true;
-      EXPECT_FALSE(shows({.mask = drop_mask(drop)}));
+      EXPECT_FALSE(is_nan({.mask = drop_mask(drop)}));
       drop(at) = false;
     }
   }
 }
 
-TYPED_TEST(SdpaHiddenTest, VisibleNaNShowsWhereKeysAreSplit) {
+TYPED_TEST(SdpaMaskedTest, VisibleNaNReachesTheOutputWhereKeysAreSplit) {
   using T = TypeParam;
   for (Isa isa : available_isas()) {
     for (const index_t nan_begin : {0, 2048}) {
