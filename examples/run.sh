@@ -99,7 +99,7 @@ step "classify_image $build/attention_map.png: a vision transformer of random we
 "$build/examples/classify_image" "$build/attention_map.png"
 
 llm=${ATTN_LLM_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/attn/SmolLM2-135M-Instruct}/SmolLM2-135M-Instruct.Q4_1.gguf
-step "quantize SmolLM2-135M-Instruct.Q4_1.gguf $build/SmolLM2.Q8_0.gguf: the language model's file with codes of 8 bits"
+step "quantize SmolLM2-135M-Instruct.Q4_1.gguf $build/SmolLM2.Q8_0.gguf: the language model's file in 8 bits"
 "$build/examples/quantize" "$llm" "$build/SmolLM2.Q8_0.gguf"
 
 step "json_answer: a language model fills in a shape of JSON"

@@ -14,7 +14,7 @@ def open_model(operation, threads, **options):
     if not isinstance(operation, Llm):
         raise Unsupported(f"no language model: {operation}")
     if operation.element == "bfloat16":
-        raise Unsupported("weights are in the file's codes")
+        raise Unsupported("weights are in the file's format")
     context = operation.prompt + operation.decoded
     return llama_cpp.Llama(
         os.fspath(operation.model),

@@ -13,7 +13,7 @@ namespace attn_python {
 
 namespace {
 
-/// The type of a view in numpy: codes of 8-bit floats are bytes.
+/// The type of a view in numpy: 8-bit floats are bytes.
 nb::dlpack::dtype stored_type(DType dtype) {
   using Code = nb::dlpack::dtype_code;
   const auto bits = static_cast<std::uint8_t>(8 * attn::element_size(dtype));

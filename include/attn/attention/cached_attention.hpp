@@ -37,7 +37,7 @@ void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const Te
         make_problem_with<Acc>(q, held.template all<E>(KvRow::key),
                                held.template all<E>(KvRow::value), out, options, functors...);
     problem.shared = {held.shared(), held.first_shared()};
-    if constexpr (std::same_as<T, Acc>) {  // others store no codes
+    if constexpr (std::same_as<T, Acc>) {  // others store no scales
       const auto scales = [](const auto& rows) {
         return rows ? rows.select(3, 0) : TensorView3<const T>();
       };

@@ -43,7 +43,7 @@ class TensorsOf {
   Module& module_;
 };
 
-/// Codes (int8 values) and scales of a matrix with one scale per row.
+/// Quantised values and scales of a matrix with one scale per row.
 struct QuantizedRows {
   Tensor2<std::int8_t> codes;
   Tensor1<float> scales;
@@ -79,7 +79,7 @@ inline std::string scale_name(const std::string& weight) { return weight + "_sca
 }  // namespace detail
 
 /// Saves a module that quantize() compressed: weights of WeightFormat::int8 as `weight` (I8, (out,
-/// in)) and `weight_scale` (F32, (out)), where each weight is code * scale; those of
+/// in)) and `weight_scale` (F32, (out)), where each weight is their product; those of
 /// WeightFormat::bf16 and f16 as BF16 and F16; everything else as save_state_dict() does. Throws
 /// ValueError for formats with blocks, which only GGUF files hold (save_gguf()), before anything is
 /// written, and what save_safetensors() throws.

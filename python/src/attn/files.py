@@ -14,7 +14,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, numpy.ndarray]:
     """The tensors of a .safetensors file by name, or the array of a .npy file under its stem.
 
     Arrays view the mapped file and are read-only. bfloat16, which numpy lacks, becomes float32; the
-    8-bit floats of safetensors become their codes, uint8. Raises OSError for a file that cannot be
+    8-bit floats of safetensors become their bytes, uint8. Raises OSError for a file that cannot be
     read or breaks its format, ValueError for another kind of file.
     """
     file = pathlib.Path(path)

@@ -30,8 +30,8 @@ void put_gguf_float(float value, std::byte* to) {
   std::memcpy(to, &narrow, sizeof narrow);
 }
 
-/// 32 codes of 4 bits, the low halves of 16 bytes before the high ones; with `high`, 32 more bits,
-/// a fifth bit for each code.
+/// 32 quantised values of 4 bits, the low halves of 16 bytes before the high ones; with `high`, 32
+/// more bits, a fifth bit for each value.
 inline std::array<int, 32> gguf_nibbles(const std::byte* from, const std::byte* high) {
   std::array<int, 32> codes;
   for (std::size_t i = 0; i < 16; ++i) {
@@ -78,18 +78,18 @@ inline int q3_k_scale(const std::byte* from, std::size_t j) {
   return (low | high << 4) - 32;
 }
 
-/// Code i, of 2 bits, of a block of Q2_K or Q3_K from its 64 bytes.
+/// Quantised value i, of 2 bits, of a block of Q2_K or Q3_K from its 64 bytes.
 inline int two_bit_code(const std::byte* from, std::size_t i) {
   return gguf_u8(from[32 * (i / 128) + i % 32]) >> (2 * (i / 32 % 4)) & 3;
 }
-/// Code i of a block of Q3_K, 4 + the value.
+/// 4 + the quantised value i of a block of Q3_K.
 inline int q3_k_code(const std::byte* block, std::size_t i) {
   return two_bit_code(block + 32, i) | (gguf_u8(block[i % 32]) >> (i / 32) & 1) << 2;
 }
 
-// Products below are exact in float: a float16 has 11 bits, scales and codes at most 12 more. So
-// only the addition of the offset rounds, and neither the order of products nor a fused
-// multiply-add changes a bit.
+// Products below are exact in float: a float16 has 11 bits, scales and quantised
+// values at most 12 more. So only the addition of the offset rounds, and neither the order of
+// products nor a fused multiply-add changes a bit.
 
 template <GgufType kType>
 void gguf_block(const std::byte* from, float* out) {

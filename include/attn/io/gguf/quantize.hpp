@@ -16,18 +16,18 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// x y rounded to float. The product of two floats is exact in double; this prevents a fused
-/// multiply-add, which could round to another code.
+/// multiply-add, which could round to another value.
 inline float rounded_product(float x, float y) {
   return static_cast<float>(static_cast<double>(x) * static_cast<double>(y));
 }
 
-/// 1 / d, or 0 if that is not finite: then all codes are 0, as is the float16 nearest to d.
+/// 1 / d, or 0 if that is not finite: then all values are 0, as is the float16 nearest to d.
 inline float inverse_scale(float d) {
   const float inverse = 1 / d;
   return std::isfinite(inverse) ? inverse : 0;
 }
 
-/// Writes the codes of a block of 4 or 5 bits.
+/// Writes the quantised values, of 4 or 5 bits, of a block.
 inline void put_gguf_codes(const std::array<int, 32>& codes, std::byte* high, std::byte* to) {
   for (std::size_t i = 0; i < 16; ++i) {
     to[i] = static_cast<std::byte>((codes[i] & 15) | (codes[i + 16] & 15) << 4);
@@ -38,7 +38,8 @@ inline void put_gguf_codes(const std::array<int, 32>& codes, std::byte* high, st
   }
 }
 
-/// x truncated to a code in 0 .. most; 0 for NaN, which occurs in a block with an infinite scale.
+/// x truncated to an integer in 0 .. most; 0 for NaN, which occurs in a block with an infinite
+/// scale.
 inline int gguf_code(float x, int most) {
   return x > 0 ? static_cast<int>((std::min)(x, static_cast<float>(most))) : 0;
 }
@@ -63,7 +64,7 @@ void quantize_gguf_block(const float* from, std::byte* to) {
   } else if constexpr (kType == GgufType::Q4_0 || kType == GgufType::Q5_0) {
     constexpr bool kFive = kType == GgufType::Q5_0;
     constexpr float kMiddle = kFive ? 16 : 8;
-    // The first element of the greatest magnitude becomes code 0, which represents it exactly,
+    // The first element of the greatest magnitude becomes 0, which represents it exactly,
     // whatever its sign.
     const float most = *std::max_element(
         from, from + 32, [](float a, float b) { return std::abs(a) < std::abs(b); });

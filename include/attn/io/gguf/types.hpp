@@ -16,16 +16,16 @@ ATTN_NAMESPACE_BEGIN
 enum class GgufType : std::uint32_t {
   F32 = 0,
   F16 = 1,
-  Q4_0 = 2,  ///< 32 codes of 4 bits, a scale
-  Q4_1 = 3,  ///< 32 codes of 4 bits, a scale and an offset
+  Q4_0 = 2,  ///< 32 values of 4 bits, a scale
+  Q4_1 = 3,  ///< 32 values of 4 bits, a scale and an offset
   Q5_0 = 6,
   Q5_1 = 7,
-  Q8_0 = 8,   ///< 32 codes of 8 bits, a scale
-  Q2_K = 10,  ///< 256 codes in 16 parts of 16, which have scales and offsets of 4 bits
-  Q3_K = 11,  ///< 256 codes in 16 parts of 16, which have scales of 6 bits
-  Q4_K = 12,  ///< 256 codes in 8 parts of 32, which have scales and offsets of 6 bits
+  Q8_0 = 8,   ///< 32 values of 8 bits, a scale
+  Q2_K = 10,  ///< 256 values in 16 parts of 16, which have scales and offsets of 4 bits
+  Q3_K = 11,  ///< 256 values in 16 parts of 16, which have scales of 6 bits
+  Q4_K = 12,  ///< 256 values in 8 parts of 32, which have scales and offsets of 6 bits
   Q5_K = 13,
-  Q6_K = 14,    ///< 256 codes in 16 parts of 16, which have scales of 8 bits
+  Q6_K = 14,    ///< 256 values in 16 parts of 16, which have scales of 8 bits
   IQ4_NL = 20,  ///< 32 indices of 4 bits into a table, a scale
   IQ4_XS = 23,  ///< 256 indices in 8 parts of 32, which have scales of 6 bits
   BF16 = 30,

@@ -8,8 +8,8 @@ struct QuantizedRows {
   index_t row_bytes;      ///< from one row to the next
   index_t piece, pieces;  ///< number of k in a piece, and of pieces in a row
   float* scales;          ///< (row, piece)
-  float* sums;            ///< scale times the sum of codes, which offsets are multiplied by
-  std::int32_t* starts;   ///< -zero times the sum of codes
+  float* sums;            ///< scale times the sum of values, which offsets are multiplied by
+  std::int32_t* starts;   ///< -zero times the sum of values
 };
 
 /// Quantises one row of k activations at `x`, x_k apart. Each `shared` consecutive ones have one

@@ -13,13 +13,13 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How quantised values are decoded: weight = scale * (code - zero) + offset.
+/// How quantised values are decoded: weight = scale * (value - zero) + offset.
 struct QuantizedFormat {
-  int bits = 8;        ///< bits per code: 4 or 8
+  int bits = 8;        ///< bits per value: 4 or 8
   index_t block = 32;  ///< consecutive k that share scale and offset: 16, 32, or 0: a whole row
-  int zero = 128;      ///< the code of weight 0, in 0 .. 2^bits - 1
+  int zero = 128;      ///< the value that stands for weight 0, in 0 .. 2^bits - 1
   bool has_offset = false;
-  bool has_wide = true;  ///< codes above 127 occur
+  bool has_wide = true;  ///< values above 127 occur
   bool float_scales =
       false;  ///< scales and offsets are float; else float16, which they must fit exactly
 
@@ -30,10 +30,9 @@ namespace detail {
 
 /// Quantised weights W (n, k) in the layout of the kernels, panels of 16 rows of W: the columns of
 /// x W^T. A panel holds the scales of its blocks (block after block, 16 columns each), then the
-/// offsets, then the codes (quantised values); each part begins at a multiple of 64 bytes. Codes
-/// are in groups of four k: 16 columns with four consecutive k each, 64 bytes. 4-bit codes: 64
-/// bytes hold groups g (low halves) and g + 4 (high halves) of a block of 32. k is padded to whole
-/// groups.
+/// offsets, then the quantised values; each part begins at a multiple of 64 bytes. Values are in
+/// groups of four k: 16 columns with four consecutive k each, 64 bytes. 4-bit values: 64 bytes hold
+/// groups g (low halves) and g + 4 (high halves) of a block of 32. k is padded to whole groups.
 struct QuantizedMatrix {
   static constexpr index_t kPanelColumns = 16, kGroup = 4, kGroupBytes = kPanelColumns * kGroup;
 
@@ -83,8 +82,8 @@ class QuantizedRowWriter {
     }
     set_bytes(block, pairs, scale, offset);
   }
-  /// set() with bytes in the layout of the panel: 8-bit codes, or 4-bit codes i and i + 16 in one
-  /// byte.
+  /// set() with bytes in the layout of the panel: 8-bit values, or 4-bit values i and i + 16 in
+  /// one byte.
   template <class Scale>
   void set_bytes(index_t block, const std::uint8_t* bytes, Scale scale, Scale offset) const {
     constexpr index_t kGroup = QuantizedMatrix::kGroup;
@@ -116,7 +115,7 @@ class QuantizedRowWriter {
   }
 
   std::uint8_t *scales_, *offsets_, *codes_;
-  index_t count_;  ///< of codes in a block
+  index_t count_;  ///< of values in a block
   int bits_;
   bool float_scales_;
 };
@@ -147,7 +146,7 @@ class QuantizedWeights {
     check(format.block == 0 || format.block == 16 || format.block == 32, "block",
           "be 0 (a whole row), 16 or 32", format.block);
     check(format.zero >= 0 && format.zero < 1 << format.bits, "zero",
-          "be a code of format.bits bits", format.zero);
+          "be a number of format.bits bits", format.zero);
     check(n >= 0, "n", "be at least 0", n);
     check(k >= 0, "k", "be at least 0", k);
     if (format.block != 0 && k % format.block != 0) {
@@ -157,7 +156,7 @@ class QuantizedWeights {
     }
     matrix_ = {.n = n, .k = k, .format = format};
     codes_ = Tensor1<std::uint8_t>::uninitialized({matrix_.panels() * matrix_.panel_bytes()});
-    // Scales are 0; the codes that pad the last group and panel decode to 0.
+    // Scales are 0; the values that pad the last group and panel decode to 0.
     const auto zero = static_cast<std::uint8_t>(format.bits == 8 ? format.zero : format.zero * 17);
     const bool has_filling = k % detail::QuantizedMatrix::kGroup != 0;
     const index_t first =
@@ -176,8 +175,8 @@ class QuantizedWeights {
   /// Memory of the matrix in bytes.
   index_t bytes() const { return codes_.size(); }
 
-  /// Sets the codes of one block (of the whole row if format().block is 0), its scale and its
-  /// offset.
+  /// Sets the quantised values of one block (of the whole row if format().block is 0), its scale
+  /// and its offset.
   void set_block(index_t row, index_t block, const std::uint8_t* codes, float scale,
                  float offset = 0) {
     writer(row).set(block, codes, scale, offset);
@@ -278,7 +277,7 @@ class QuantizedWeights {
   Tensor1<std::uint8_t> codes_;
 };
 
-/// Quantises w (n, k) to 8 bits with one scale per row: scale = max |w| / 127, codes rounded to
+/// Quantises w (n, k) to 8 bits with one scale per row: scale = max |w| / 127, values rounded to
 /// nearest, ties to even. A row that holds a NaN or an infinity gets the scale NaN.
 inline QuantizedWeights quantize_rows(TensorView2<const float> w) {
   const index_t n = w.extent(0), k = w.extent(1);

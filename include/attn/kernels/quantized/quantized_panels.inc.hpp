@@ -1,7 +1,7 @@
 // Kernel text: many rows of 8-bit activations by expanded panels of quantised weights.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Panels of codes that a tile multiplies by, over a few pieces of k.
+/// Panels of quantised values that a tile multiplies by, over a few pieces of k.
 struct CodePanels {
   const std::uint8_t* codes[Int8::kPanels];
   const float* scales[Int8::kPanels];   ///< (piece, 16)
@@ -112,10 +112,10 @@ inline void int8_rows(index_t height, const CodePanels& b, const QuantizedRows& 
   int8_tile<R, kWide>(b, a, row, first_piece, c, c_row, columns, adds);
 }
 
-/// What one thread expands of its panels before it multiplies: 8-bit codes, float scales and
+/// What one thread expands of its panels before it multiplies: 8-bit values, float scales and
 /// offsets.
 struct ExpandedPanels {
-  static constexpr index_t kMaxK = 1024;  // codes of two panels fill L1 (32 KB)
+  static constexpr index_t kMaxK = 1024;  // values of two panels fill L1 (32 KB)
   std::uint8_t codes[Int8::kPanels][kMaxK * 16];
   float scales[Int8::kPanels][kMaxK], offsets[Int8::kPanels][kMaxK];  // a block has at least 16 k
 };

@@ -9,7 +9,7 @@ struct ByteProducts {
 };
 
 /// Whether tiles take a product. Weights with one scale per row are multiplied as stored, which
-/// pays above 8 rows; weights in blocks are multiplied as signed numbers, code - zero, so that the
+/// pays above 8 rows; weights in blocks are multiplied as signed numbers, value - zero, so that the
 /// sums of a block need no correction.
 inline bool takes_tiles(const detail::GemmProblem<float>& g, const QuantizedFormat& format) {
   return g.k > 0 && g.m > (format.block == 0 ? 8 : kGemvRows) &&
@@ -189,7 +189,7 @@ inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
   for (int r = 0; r < 16; ++r) acc[r].store(c + r * c_row);
 }
 
-/// Expands blocks [block, block + blocks) of a panel to signed numbers, code - zero, and their
+/// Expands blocks [block, block + blocks) of a panel to signed numbers, value - zero, and their
 /// scales.
 inline void expand_blocks(const detail::QuantizedMatrix& w, index_t panel, index_t block,
                           index_t blocks, std::uint8_t* to, float* scales, float* offsets) {

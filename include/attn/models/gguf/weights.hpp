@@ -117,7 +117,7 @@ void put_gguf_block(const std::byte* from, const QuantizedRowWriter& to, index_t
     return value;
   };
   if constexpr (kType == GgufType::Q8_0) {
-    // Eight at once: 128 + the signed code is its byte with the highest bit flipped.
+    // Eight at once: 128 + the signed value is its byte with the highest bit flipped.
     for (std::size_t i = 0; i < 32; i += 8) {
       std::uint64_t eight;
       std::memcpy(&eight, from + 2 + i, sizeof eight);
