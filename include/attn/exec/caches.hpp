@@ -28,8 +28,8 @@ inline index_t second_level_cache() {
 /// Bytes of the last-level cache that one core can use: at most 64 MB, 32 MB if the system does not
 /// report it. Read from /sys, which gives the cache of one group of cores; sysconf() adds up all
 /// groups, although an AMD core reaches only 32 MB of them. Capped at 64 MB, since other cores
-/// share larger ones: with 480 MB, non-temporal stores take 1.05 (gelu) to 1.4 (layer_norm) times
-/// as long when 32 MB are read and written, and 0.6 to 0.97 times when 128 MB are.
+/// share larger ones: with 480 MB, non-temporal stores are slower when 32 MB are read and written
+/// (attn_report gelu and layer_norm), and faster when 128 MB are.
 inline index_t last_level_cache() {
   static const index_t bytes = [] {
     constexpr index_t kMax = index_t{64} << 20, kUnknown = index_t{32} << 20;

@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Below a million multiplications, about 30 us, waking threads costs more than it saves.
+/// Below a million multiplications, waking threads costs more than it saves.
 constexpr bool is_worth_threads(index_t multiplications) { return multiplications >= 1000000; }
 
 /// Returns `executor`, or a serial one for too little work. Throws ValueError for an executor

@@ -47,7 +47,7 @@ inline void check_vocabulary(bool good, std::string_view argument, const std::st
 }
 /// Ids by the bytes of tokens: an open-addressing table beside the bytes of all tokens. A
 /// vocabulary of 49,152 tokens is read at every start, and a table with one node per token takes
-/// three times as long to build.
+/// much longer to build.
 class TokenIds {
  public:
   void reserve(std::size_t count) {

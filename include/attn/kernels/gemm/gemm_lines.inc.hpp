@@ -78,9 +78,8 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j0, index_t 
   constexpr index_t kLanes = Vec<T>::kLanes;
   index_t j = j0;
   if constexpr (R < 4) {
-    // Two vectors at a time hide the latency of the FMAs if the caches hold B: 0.62 of the time.
-    // From memory, twice as many streams take 1.15 times as long. Four rows have enough FMAs
-    // anyway.
+    // Two vectors at a time hide the latency of the FMAs if the caches hold B. From memory, twice
+    // as many streams are slower. Four rows have enough FMAs anyway.
     if (2 * g.n * g.k * index_t{sizeof(T)} <= last_level_cache()) {
       for (; j + 2 * kLanes <= j1; j += 2 * kLanes) multiply_lines<T, R, 2>(g, j);
     }

@@ -48,7 +48,8 @@ inline void multiply_rows(const detail::GemmProblem<T>& g, const TiledRows<T>& t
     }
     apply_epilogue(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), 0, g.n, g.beta != T{0});
   };
-  // A product of 16 x 16 x 16 takes 100 ns; divisions and calls would be a large part.
+  // Divisions and calls would take a large part of a product of 16 x 16 x 16 (attn_report
+  // batched_16).
   if (tiles.count < 4 || detail::worker_count(threads) == 1) return multiply(0, tiles.count);
   const index_t tasks = std::min(tiles.count / 2, index_t{4} * detail::worker_count(threads));
   threads.run(tasks, [&](index_t task, int) {

@@ -72,7 +72,7 @@ struct TilePrefetch {
 /// results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
 /// of the last vector exist. R rows are always read and written: a caller with fewer provides
 /// memory for R. A tile of one row would save only a third of the time of six (its sums wait for
-/// one another), and each height costs every user 0.2 s of compile time.
+/// one another), and each height takes compile time of every user.
 template <class T, int R, int V, ALayout kLayout, TileUpdate kUpdate, bool kTail>
 inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride, T* c,
                  index_t c_stride, const T* factor, index_t columns, TilePrefetch prefetch) {

@@ -1,12 +1,10 @@
 // Kernel text: few rows of 8-bit activations by quantised weights, expanded in registers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory limits these products: a block of Q4_1 is 320 bytes for 512 weights, and AVX-512 VNNI
-// spends 15 cycles of its two vector ports on it, 64 GB/s at 3 GHz where a core reads 13 to 25. So
-// only the result is written, and every line read prefetches the line at the same place in the next
-// panels, because hardware prefetchers restart at each panel's end. Emerald Rapids, the weights of
-// SmolLM2 in turn, one thread: 0.62 of the time of expanding them first; two panels instead of
-// four, 1.1 times as long; no prefetch, 1.5 times.
+// Memory limits these products (attn_report gemv_q4 prints their share of the bandwidth). So
+// weights are expanded in registers, only the result is written, and every line read prefetches the
+// line at the same place in the next panels, because hardware prefetchers restart at each panel's
+// end.
 
 /// The most rows of a tile. Each tile reads and expands the weights again, which slows 8
 /// conversations (llm_speed llm_decode_batch).
