@@ -41,7 +41,7 @@ void gather_columns(Communicator& communicator, const TensorView2<const T>& own,
   for (int rank = 0; rank < communicator.size(); ++rank) {
     most = (std::max)(most, parts.size(rank));
   }
-  // Parts of one size: narrower ones end with zeros.
+  // All messages have the size of the widest part: narrower parts end with zeros.
   const index_t size = rows * most;
   Scratch<T> sent(execution.scratch(), size);
   Scratch<T> received(execution.scratch(), size * communicator.size());
@@ -96,7 +96,8 @@ class GatheredWeight final : public CompressedWeight<T> {
         own_(whole->rows(outputs_.begin(rank()), outputs_.end(rank()))),
         table_(is_table ? whole : nullptr),
         in_features_(whole->shape()[1]) {}
-  /// x of multiply() has `in_features` columns, of which the first are this rank's part of W's.
+  /// The x of multiply() has `in_features` columns, and begins with this rank's part of the columns
+  /// of W.
   GatheredWeight(Communicator& communicator, const Form& whole, RankParts inputs,
                  index_t in_features)
       : GatheredWeight(communicator, whole) {

@@ -27,10 +27,10 @@ class ShardedOptimizer;
 ///   loss = tree.finish();
 ///   optimizer.step(..);
 ///
-/// Scale each loss by 1 / count for the mean. Stores a copy of all gradients for each sum that
-/// waits for a later micro-batch of its rank, none for one micro-batch per rank. Communication:
-/// each rank receives the sums of the others for its part of the elements, and adds them; finish()
-/// without an optimizer then gathers all parts.
+/// For the mean, scale each loss by 1 / count. A rank stores a copy of all gradients for each sum
+/// that waits for a later micro-batch of this rank, and none if it has one micro-batch. Each rank
+/// receives the other ranks' sums for its part of the elements and adds them; finish() without an
+/// optimizer then gathers all parts.
 template <class T>
 class GradientTree {
  public:
@@ -62,9 +62,9 @@ class GradientTree {
   IndexRange micro_batches() const { return micro_batches_of(communicator_.rank()); }
 
   /// Takes over the gradients of micro-batch n, and its loss. Sets the gradients to 0 for the next
-  /// one; after the last one, they are sums of this rank, which must not change until finish().
-  /// Throws ValueError unless this rank adds its micro-batches in order, and std::bad_alloc; both
-  /// leave gradients and tree unchanged.
+  /// micro-batch; after the last one they hold a sum of this rank, which must not change until
+  /// finish(). Throws ValueError unless this rank adds its micro-batches in order, and
+  /// std::bad_alloc; both leave gradients and tree unchanged.
   void add(index_t n, double loss = 0) {
     if (n != next_ || n >= micro_batches().end) {
       throw ValueError(message("GradientTree::add", "n",
@@ -103,8 +103,8 @@ class GradientTree {
     return finish([] {}, true);
   }
 
-  /// Sets only the gradients of this rank's part of the optimizer; the others are unspecified. The
-  /// optimizer's gradient_norm() and step() need no others, and no other function may read them.
+  /// Sets only the gradients of this rank's part of the optimizer, which is all that its
+  /// gradient_norm() and step() need. The other gradients are unspecified and must not be read.
   /// Throws ValueError on every rank if the optimizer has other parameters or another communicator.
   template <class Optimizer>
   double finish(const ShardedOptimizer<Optimizer>& optimizer) {

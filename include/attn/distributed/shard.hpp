@@ -196,23 +196,24 @@ void agree_on_shards(Communicator& communicator, const Encoder<T>& encoder, inde
 
 }  // namespace detail
 
-/// Spreads a model over ranks, for inference. Every rank loads the same model, of any weight
-/// format, and calls shard(); then every rank makes the same calls at the same time, each on one
-/// thread of its own program, and has the same results: the bits of one process. A rank keeps its
-/// part of the weights, and caches of its key/value heads.
+/// Divides a model among ranks, for inference. Every rank loads the same model, in any weight
+/// format, and calls shard(). From then on all ranks make the same calls in the same order, each on
+/// one thread of its own program, and get the same results: the bits of one process. A rank keeps
+/// its part of the weights, and caches of its key/value heads.
 ///
-/// Each product is cut by its outputs, and the results are gathered: the heads before the output
-/// projection, and the hidden features of a feed-forward before its second product, so that no sum
-/// depends on the number of ranks. Heads and features that do not divide are cut unevenly. Ranks
-/// beyond the number of key/value heads compute a head of another rank again; they share all
-/// products. A layer exchanges num_heads * head_dim_v + dim_feedforward + 2 d_model numbers per
-/// token. The embeddings of words stay whole.
+/// Each product is divided by its output features, and the results are gathered: the heads before
+/// the output projection, and the hidden features of a feed-forward before its second product, so
+/// that no sum depends on the number of ranks. If the heads or features are not a multiple of the
+/// number of ranks, parts differ in size. If there are more ranks than key/value heads, the
+/// additional ranks repeat a head of another rank, but have their own share of all other products.
+/// A layer exchanges num_heads * head_dim_v + dim_feedforward + 2 d_model numbers per token. The
+/// word embeddings stay whole.
 ///
-/// Refers to communicator. Throws ValueError on every rank for experts, latent attention, recurrent
-/// mixers, query_key_norm_of_all_heads, attention without an output projection, weights of 16 bits
-/// that are not compressed, and a model that has been sharded, which cannot be saved or sharded
-/// again; the model is then unchanged. Calls with functors, and options with a value for each head,
-/// are errors.
+/// Refers to communicator. Throws ValueError on every rank, and leaves the model unchanged, for
+/// experts, latent attention, recurrent mixers, query_key_norm_of_all_heads, attention without an
+/// output projection, weights of 16 bits that are not compressed, and a model that has been sharded
+/// already. A sharded model cannot be saved; calls with functors, and options with a value for each
+/// head, are errors.
 template <class T>
 void shard(Encoder<T>& encoder, Communicator& communicator) {
   std::unique_ptr<detail::EncoderPart<T>> part;

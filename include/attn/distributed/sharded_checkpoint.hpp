@@ -55,8 +55,8 @@ class GatheredState {
   std::vector<std::pair<std::string, Tensor1<T>>> states_;
 };
 
-/// What load_checkpoint() needs of an optimizer, for this rank's part: one state at a time is read
-/// as a whole.
+/// What load_checkpoint() needs of an optimizer, for this rank's part. Only one state at a time is
+/// in memory as a whole.
 template <class Optimizer>
 class LoadedParts {
  public:
@@ -84,9 +84,9 @@ class LoadedParts {
 
 }  // namespace detail
 
-/// All ranks call it; rank 0, which then stores the optimizer's whole state, writes the file. It is
-/// that of one process and loads on any number of ranks. If the file cannot be written, rank 0
-/// throws what save_safetensors() throws, and the others ValueError.
+/// All ranks call it. Rank 0 gathers the optimizer's whole state and writes the file, which has the
+/// bytes that one process would write and loads on any number of ranks. If the file cannot be
+/// written, rank 0 throws what save_safetensors() throws, and the others ValueError.
 template <class Model, class Optimizer>
 void save_checkpoint(const std::filesystem::path& path, const Model& model,
                      ShardedOptimizer<Optimizer>& optimizer, const TrainingState& state) {
@@ -105,9 +105,9 @@ void save_checkpoint(const std::filesystem::path& path, const Model& model,
   });
 }
 
-/// All ranks call it; each reads the file, which must have the same bytes. See the function of one
-/// process. If a rank cannot load its file, or the files differ, every rank throws, and model and
-/// optimizer are unchanged on all: a rank whose file is at fault throws its own error, the others
+/// load_checkpoint() for all ranks: each reads the file, which must have the same bytes everywhere.
+/// If a rank cannot load its file, or the files differ, every rank throws, and models and
+/// optimizers are unchanged: a rank whose file is at fault throws its own error, the others
 /// ValueError.
 template <class Model, class Optimizer>
 TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,

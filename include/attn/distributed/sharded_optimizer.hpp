@@ -17,8 +17,8 @@ ATTN_NAMESPACE_BEGIN
 
 /// Adam or Sgd on several ranks, with the bits of one process. The elements of all parameters, one
 /// parameter after another, are cut into a part of equal size per rank. A rank stores the
-/// optimizer's state of its part and updates this part, which it then sends to all. A rank needs
-/// the gradients of its part alone, which GradientTree sums.
+/// optimizer's state of its part, updates this part, and sends it to all ranks. A rank needs only
+/// the gradients of its part, which GradientTree sums.
 ///
 ///   ShardedOptimizer<Adam<float>> adam(comm, parameters, {.decoupled = true});
 ///   ..

@@ -83,12 +83,12 @@ class GptSession {
     model_->forward(tokens, logits, options_, caches_);
   }
   /// Processes a tree of tokens in one step: token i of tokens (batch, n) follows token parents(i),
-  /// in -1 .. i - 1, or for -1 those so far; logits (batch, n, vocab_size) are those after each
-  /// token. While depths are less than max_decode_tokens(), each token has, bit for bit, the logits
-  /// of a session that holds its path alone. Call keep_path(n, path) before any other step. Throws
-  /// ShapeError, and ValueError for other parents, ids outside the vocabulary, full caches, options
-  /// that hold an axis of queries or keys, dropout, caches with a window and recurrent layers; the
-  /// session then stays unchanged.
+  /// in -1 .. i - 1, where -1 stands for the tokens so far; logits (batch, n, vocab_size) are those
+  /// after each token. While depths are less than max_decode_tokens(), each token has, bit for bit,
+  /// the logits of a session that holds its path alone. Call keep_path(n, path) before any other
+  /// step. Throws ShapeError, and ValueError for other parents, ids outside the vocabulary, full
+  /// caches, options that hold an axis of queries or keys, dropout, caches with a window and
+  /// recurrent layers; the session then stays unchanged.
   void step_tree(TensorView2<const index_t> tokens, TensorView1<const index_t> parents,
                  TensorView3<Accumulator<T>> logits) {
     check_shape("GptSession::step_tree", "logits", "(batch, n, vocab_size)",

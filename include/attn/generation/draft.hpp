@@ -25,8 +25,8 @@ index_t max_session_tokens(const GptSession<T>& session) {
 
 }  // namespace detail
 
-/// Proposed tokens, several of which may follow one token: tokens[i] follows tokens[parents[i]],
-/// parents[i] < i, or the last id for -1.
+/// A tree of proposed tokens: tokens[i] follows tokens[parents[i]], where parents[i] < i, or the
+/// last id if parents[i] is -1.
 struct DraftTree {
   std::vector<index_t> tokens = {}, parents = {};
 
@@ -59,8 +59,8 @@ struct DraftTree {
 
 namespace detail {
 
-/// The same tree with each token before its descendants and these before its
-/// other siblings: GptSession::step_tree() attends to runs of tokens that follow one another.
+/// The same tree in depth-first order, since GptSession::step_tree() attends to runs of tokens that
+/// follow one another.
 inline DraftTree depth_first(const DraftTree& tree) {
   DraftTree result;
   std::vector<std::pair<index_t, index_t>> open = {{-1, -1}};  // a token here and in `result`

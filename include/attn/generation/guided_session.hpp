@@ -21,8 +21,8 @@ struct GuidanceOptions {
 };
 
 /// A CachedDecoder, for generate() and beam_search(), of two sessions that process the same tokens.
-/// With log-probabilities c of `session` and u of `other`, its logits are u + scale (c - u); tokens
-/// that `session` masks out (-inf) stay masked out, and those that only `other` masks out have c.
+/// With log-probabilities c of `session` and u of `other`, its logits are u + scale (c - u). A
+/// token that `session` masks out (-inf) stays masked out; one that only `other` masks out gets c.
 ///
 /// Classifier-free guidance: two sessions of one model, `other_prompts` without the condition, or
 /// with what is to be avoided. Contrastive decoding: `other` of a smaller model with the same

@@ -105,10 +105,10 @@ void save_session(const std::filesystem::path& path, const GptSession<T>& sessio
 
 /// Restores what save_session() saved into a session of one row, replacing its state, and returns
 /// the ids: decoding continues with the same bits. Throws IoError for a file that cannot be read,
-/// is truncated or breaks the format; ValueError for a file of another model, of other options or
-/// from another instruction set, whose bits differ, for ids outside the vocabulary, and if the
-/// session has no room; ShapeError or DTypeError for another shape or cache element. On error the
-/// session stays unchanged.
+/// is truncated or breaks the format; ValueError for a file of another model, other options or
+/// another instruction set (whose bits differ), for ids outside the vocabulary, and if the session
+/// has no room; ShapeError or DTypeError for another shape or cache element. On error the session
+/// stays unchanged.
 template <class T>
 std::vector<index_t> load_session(const std::filesystem::path& path, GptSession<T>& session) {
   detail::check_savable("load_session", session);

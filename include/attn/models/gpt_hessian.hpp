@@ -8,15 +8,17 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Adds H vector to `result`: H is the Hessian of the loss of Gpt for ids (batch, seq) with respect
-/// to its parameters, vector and result are models of the same options; gradients_of(model) is
-/// zero. loss(logits, d_logits) takes the logits (batch, seq, vocab_size), a DualView<const T>,
-/// with their tangent along the vector, writes the gradient of the loss and the tangent of that to
-/// d_logits, a DualView<T>, for example by cross_entropy_backward_jvp(), and returns loss and
-/// tangent, which are returned. causal() is added to options.mask. A tied table has one entry of
-/// the vector, that of the embedding. Dropout is not applied; tensors in the options are constant.
-/// Throws ShapeError, and ValueError for what trace() refuses, a norm of the embedding and
-/// compressed weights; the result is then unchanged.
+/// Adds H vector to `result`, where H is the Hessian of the loss of Gpt for ids (batch, seq) with
+/// respect to the parameters. vector and result are models with the same options;
+/// gradients_of(model) makes one that is zero. For a tied table the embedding's entry of the vector
+/// counts. Returns the loss and its tangent along the vector, which loss() returns.
+///
+/// loss(logits, d_logits) takes the logits (batch, seq, vocab_size) and their tangent, a DualView
+/// of const T; it writes the gradient of the loss and the tangent of this gradient to d_logits, a
+/// DualView<T>, for example by cross_entropy_backward_jvp(). causal() is added to options.mask.
+/// Dropout is not applied; tensors in the options are constant. Throws ShapeError, and ValueError
+/// for what trace() refuses, a norm of the embedding and compressed weights; the result is then
+/// unchanged.
 template <class T, TensorLike Ids, class Loss, class... Functors>
   requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
 LossTangent hessian_vector_product(const Gpt<T>& model, const Ids& ids, const Loss& loss,

@@ -8,11 +8,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Computes logits (batch, seq, vocab_size) of ids (batch, seq), and d_logits, their tangent for
-/// those of the parameters, a model of the same options: gradients_of(model) is zero. A tied table
-/// has one tangent, that of the embedding. causal() is added to options.mask. Throws ShapeError,
-/// and ValueError for layers with latent attention, a short convolution, the gated delta rule or
-/// experts, and for compressed weights.
+/// Computes logits (batch, seq, vocab_size) of ids (batch, seq), and their tangent d_logits.
+/// `tangents` holds the tangents of the parameters: a model with the same options, which
+/// gradients_of(model) makes with zeros. For a tied table the embedding's tangent counts. causal()
+/// is added to options.mask. Throws ShapeError, and ValueError for layers with latent attention, a
+/// short convolution, the gated delta rule or experts, and for compressed weights.
 template <class T, TensorLike Ids, class... Functors>
   requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
 void jvp(const Gpt<T>& model, const std::type_identity_t<Gpt<T>>& tangents, const Ids& ids,

@@ -1,8 +1,9 @@
 // BackwardJvpLoop: the keys of one key/value head with all of its queries, and their tangents.
 // SPDX-License-Identifier: Apache-2.0
 //
-// As BackwardLoop, with two sets of scratch memory: one of values, one of tangents. Where a product
-// has two factors with tangents, its tangent is the sum of two products. No score matrix is stored.
+// Like BackwardLoop, but with two sets of scratch memory: one for values, one for tangents. If both
+// factors of a product have tangents, its tangent is a sum of two products. No score matrix is
+// stored.
 #pragma once
 
 #include "attn/attention/backward/keys.hpp"

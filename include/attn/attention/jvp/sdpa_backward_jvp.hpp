@@ -46,14 +46,14 @@ void check_tangent(std::string_view name, const DualView<T, Rank>& x) {
 
 /// The gradients of scaled_dot_product_attention(q, k, v, out, options, functors...) and their
 /// tangents: adds to d_q, d_k and d_v what scaled_dot_product_attention_backward() computes, and to
-/// their tangents the derivative of that along the tangents of d_out, q, k and v.
+/// their tangents its derivative along the tangents of d_out, q, k and v.
 ///
 /// Shapes are those of the backward call, of tensors and tangents alike; innermost strides are 1.
 /// out, lse and their tangents are those that scaled_dot_product_attention_jvp() returned for the
-/// same options. Composes with masks (of positions, lengths, documents, dense and functors), biases
-/// and ALiBi, which are constant, sinks, scale, packed sequences and grouped heads. Softcap, qv,
-/// MaskedRow::mean, dropout, gathered keys and pages, score_mod, prob_mod and precision other than
-/// exact are refused. Keys and values that a query does not see must be finite, unless no query of
+/// same options. Takes masks (of positions, lengths, documents, dense and functors), biases and
+/// ALiBi slopes, which are constant, sinks, scale, packed sequences and grouped heads. Refuses
+/// softcap, qv, MaskedRow::mean, dropout, gathered keys, pages, score_mod, prob_mod and precision
+/// other than exact. Keys and values that a query does not see must be finite, unless no query of
 /// the block sees them. No matrix of scores is stored. The bits are the same on any number of
 /// threads. Throws ShapeError, DTypeError or ValueError before anything is written.
 ///

@@ -186,15 +186,15 @@ void attention_jvp(const TensorView4<const E>& q, const TensorView4<const KV>& k
 ///
 /// Shapes: tangents have the shapes of their inputs, d_out that of out. The call takes every option
 /// of scaled_dot_product_attention() except weights, scores and their sums, which have no tangent,
-/// and precision other than exact. out has the bits of the forward call, but where that multiplies
-/// pairs of bfloat16: then it is equal within rounding. Both are computed in one pass over the
-/// keys, without a matrix of scores in memory (two passes with a prob_mod); the bits are the same
+/// and precision other than exact. out has the bits of the forward call, except where that call
+/// multiplies pairs of bfloat16: there it is equal up to rounding. One pass over the keys computes
+/// both (two passes with a prob_mod), without a matrix of scores in memory; the bits are the same
 /// on any number of threads and in any batch. d_out is computed in the precision of the sums and
-/// rounded once. Fully masked queries have tangent 0, with MaskedRow::mean that of the mean; masked
-/// keys and tangents of masked keys are not read. A score_mod and a prob_mod are called with a Dual
-/// and must be generic over their first argument, a score_mod also over its parameters. d_out must
-/// not overlap other tensors. Throws what the forward call throws, and ShapeError or ValueError for
-/// wrong tangents, before anything is written.
+/// rounded once. A fully masked query has tangent 0, or with MaskedRow::mean the tangent of the
+/// mean; masked keys and tangents of masked keys are not read. A score_mod and a prob_mod are
+/// called with a Dual and must be generic over their first argument, a score_mod also over its
+/// parameters. d_out must not overlap other tensors. Throws what the forward call throws, and
+/// ShapeError or ValueError for wrong tangents, before anything is written.
 ///
 /// With weights p and the tangent d_s of the scores, row by row: d_lse = sum of p d_s, d_out = sum
 /// of p (d_v + d_s v) - d_lse out.

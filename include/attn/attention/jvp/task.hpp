@@ -33,7 +33,7 @@ struct JvpTask {
   const JvpProblem<T>& problem;
   const GradientKernels<T>& gradients;
   ForwardTask<T> forward, of_queries, of_keys;
-  /// The sum of e^(s - row_max) d_s of each row; after finalizing the tangent of its lse.
+  /// The sum of e^(s - row_max) d_s of each row; once the row is finalized, the tangent of its lse.
   T* d_row_sums;
 
   JvpTask(const JvpProblem<T>& call, const ForwardKernels<T>& kernels,
@@ -47,7 +47,7 @@ struct JvpTask {
         d_row_sums(scratch.d_row_sums + worker * scratch.max_rows) {}
 
   index_t num_rows() const { return forward.rows.count(); }
-  /// Sums of weights times tangents of values and of tangents of weights times values, of row r.
+  /// Row r's sum over the keys of (weight times tangent of value + tangent of weight times value).
   T* d_sums(index_t r) const { return of_keys.sums(r); }
 };
 

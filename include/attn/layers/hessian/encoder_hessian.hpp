@@ -120,14 +120,16 @@ Traced<T> trace(HessianTape<T>& tape, const Encoder<T>& stack,
   return stack.norm.weight ? tape.norm(stack.norm, vector.norm, result.norm, x) : x;
 }
 
-/// Adds H vector to `result`: H is the Hessian of the loss of Encoder at x (batch, seq, d_model)
-/// with respect to its parameters, vector and result are modules of the same options. loss(out,
-/// d_out) takes the output, a DualView<const T>, with its tangent along the vector, writes the
-/// gradient of the loss and the tangent of that to d_out, a DualView<T>, for example by
-/// mse_loss_backward_jvp(), and returns loss and tangent, which are returned. Dropout is not
-/// applied; tensors in the options are constant. Forward over backward: exact to rounding. Throws
-/// ShapeError or ValueError as trace(), and then leaves the result unchanged.
-/// Source: Pearlmutter, "Fast Exact Multiplication by the Hessian" (1994).
+/// Adds H vector to `result`, where H is the Hessian of the loss of Encoder at x (batch, seq,
+/// d_model) with respect to the parameters. vector and result are modules with the same options.
+/// Returns the loss and its tangent along the vector, which loss() returns.
+///
+/// loss(out, d_out) takes the output and its tangent, a DualView<const T>; it writes the gradient
+/// of the loss and the tangent of this gradient to d_out, a DualView<T>, for example by
+/// mse_loss_backward_jvp(). Dropout is not applied; tensors in the options are constant. The result
+/// is exact up to rounding: backward is differentiated in forward mode. Throws what trace() throws,
+/// and then leaves the result unchanged. Source: Pearlmutter, "Fast Exact Multiplication by the
+/// Hessian" (1994).
 template <class T, class Loss, class... Functors>
 LossTangent hessian_vector_product(const Encoder<T>& stack, Input3<T> x, const Loss& loss,
                                    const std::type_identity_t<Encoder<T>>& vector,

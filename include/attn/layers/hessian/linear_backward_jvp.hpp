@@ -8,8 +8,8 @@
 ATTN_NAMESPACE_BEGIN
 
 /// Adds to the gradients what linear_backward(d_out, x, weight, ..) computes, and to their tangents
-/// the derivative of that along the tangents of d_out, x and weight; each view of a gradient, and
-/// the tangent of the weight, may be empty. Shapes: d_out (.., out), x and d_x (.., in), weight and
+/// its derivative along the tangents of d_out, x and weight. Each view of a gradient, and the
+/// tangent of the weight, may be empty. Shapes: d_out (.., out), x and d_x (.., in), weight and
 /// d_weight (out, in), d_bias (out). Throws ShapeError.
 ///
 /// With t(x) the tangent of x: t(d_x) = t(d_out) weight + d_out t(weight), t(d_weight) = t(d_out)^T

@@ -13,8 +13,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A tensor (batch, seq, dim) on a HessianTape: the tensor and its tangent, its gradient and the
-/// tangent of that.
+/// A tensor (batch, seq, dim) on a HessianTape: x is the tensor with its tangent, d its gradient
+/// with the tangent of the gradient.
 template <class T>
 struct Traced {
   DualView<T> x, d;
@@ -24,14 +24,15 @@ struct Traced {
   }
 };
 
-/// Forward over backward: products of a Hessian with a vector. Each function computes its result
-/// and the tangent of that at once, and records the tangent of its backward; run_backward() then
-/// runs these from the last to the first. Tensors stay in memory until the tape ends; parameters,
-/// and views in options, must outlive run_backward().
+/// Multiplies a Hessian with a vector, by forward mode over backward. Each function computes its
+/// result and the tangent of the result at once, and records a step that computes its gradients and
+/// their tangents; run_backward() runs these steps from the last to the first. Tensors stay in
+/// memory as long as the tape; parameters, and views in options, must outlive run_backward().
 ///
-/// A function of a layer takes the layer, `vector`, the tangents of its parameters, and `result`,
-/// to which the tangents of their gradients are added: modules of the same options. Empty tangents
-/// are 0, empty results are skipped. Functions throw ShapeError for shapes that do not fit.
+/// A function of a layer takes three modules with the same options: the layer, `vector` with the
+/// tangents of its parameters, and `result`, to which the tangents of the parameters' gradients are
+/// added. An empty tangent counts as 0, an empty result is skipped. Functions throw ShapeError for
+/// shapes that do not fit.
 template <class T>
 class HessianTape {
   static_assert(std::same_as<T, Accumulator<T>>, "HessianTape: elements must be float or double");
@@ -60,8 +61,8 @@ class HessianTape {
     return out;
   }
 
-  /// Records a function of your own: `step` is called by run_backward() and adds to the gradients
-  /// of the function's inputs, and to their tangents, what comes from those of its results.
+  /// Records a function of your own: run_backward() calls `step`, which reads the gradients of the
+  /// function's results and their tangents, and adds to those of its inputs.
   void record(std::function<void()> step) { steps_.push_back(std::move(step)); }
 
   /// Computes all gradients from those of the results, which the caller has set. To be called once.

@@ -24,8 +24,8 @@ void rotary_embedding_jvp(const DX& d_x, const Cos& cos, const Sin& sin, const I
   rotary_embedding(d_x, cos, sin, position_ids, d_out, pairs, execution);
 }
 
-/// ids (batch, seq), out and d_out (batch, seq, d_model); d_out is the tangent for those of tables
-/// and norm. Sinusoidal positions are constant. Throws ShapeError or ValueError.
+/// ids (batch, seq), out and d_out (batch, seq, d_model). d_out follows from the tangents of the
+/// tables and the norm; sinusoidal positions are constant. Throws ShapeError or ValueError.
 template <class T, TensorLike Ids>
   requires std::integral<scalar_t<Ids>>
 void jvp(const InputEmbedding<T>& layer, const std::type_identity_t<InputEmbedding<T>>& tangents,

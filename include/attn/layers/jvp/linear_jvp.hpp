@@ -44,9 +44,9 @@ void linear_jvp(const X& x, decltype(const_view(std::declval<const X&>())) d_x, 
 
 namespace detail {
 
-/// Throws ShapeError if a parameter of `other`, such as the tangents of a module, has another shape
-/// than the module's of its name, or if the module has none. To be called before results, which may
-/// be inputs, are written.
+/// Throws ShapeError unless each parameter of `other`, such as the tangents of a module, has the
+/// shape of the module's parameter with the same name. To be called before results, which may be
+/// inputs, are written.
 template <class Module>
 void check_tangents(std::string_view function, std::string_view argument, const Module& module,
                     const Module& other) {

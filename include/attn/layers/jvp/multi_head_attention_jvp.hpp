@@ -125,8 +125,8 @@ void MultiHeadAttentionTraining<T>::jvp(
 
 /// query (batch, q_len, embed_dim), key (batch, kv_len, kdim) and value (batch, kv_len, vdim), each
 /// followed by its tangent; out and d_out (batch, q_len, out_dim()). Tensors in the options are
-/// constant. There is no cache; weights and scores on request are refused, which have no tangent.
-/// Throws ShapeError, DTypeError or ValueError.
+/// constant. Takes no cache; refuses requests for weights and scores, which have no tangent. Throws
+/// ShapeError, DTypeError or ValueError.
 template <class T, class... Functors>
 void jvp(const MultiHeadAttention<T>& layer,
          const std::type_identity_t<MultiHeadAttention<T>>& tangents, Input3<T> query,

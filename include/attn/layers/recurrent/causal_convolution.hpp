@@ -52,7 +52,7 @@ struct CausalConvolution {
     }
   }
 
-  /// padded, contiguous, to out (batch, seq, channels).
+  /// Convolves padded, contiguous, to out (batch, seq, channels).
   void forward(const TensorView3<const Acc>& padded, const TensorView3<Acc>& out,
                const Execution& execution) const {
     const index_t seq = out.extent(1), count = channels(), taps = width();
@@ -68,8 +68,8 @@ struct CausalConvolution {
     });
   }
 
-  /// d_out (batch, seq, channels) to d_x, the gradient of the call's own rows of `padded`, of the
-  /// same shape; adds those of the parameters to `gradients`.
+  /// Computes d_x, the gradient of the last `seq` rows of `padded`, from d_out; both are (batch,
+  /// seq, channels). Adds the gradients of the parameters to `gradients`.
   void backward(const TensorView3<const Acc>& d_out, const TensorView3<const Acc>& padded,
                 const TensorView3<Acc>& d_x, CausalConvolution<Acc>& gradients,
                 const Execution& execution) const {

@@ -9,8 +9,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// x (batch, seq, d_model) to the same shape. in_proj_qkvz gives the queries and keys of each key
-/// head and the values and gates z of its value heads; in_proj_ba gives numbers b and a of each
+/// Maps x (batch, seq, d_model) to the same shape. in_proj_qkvz gives the queries and keys of each
+/// key head and the values and gates z of its value heads; in_proj_ba gives numbers b and a of each
 /// value head. Queries, keys and values pass through a causal convolution and SiLU, queries and
 /// keys are divided by their length, and linear_attention() computes with beta = sigmoid(b) and
 /// decay = -e^A_log softplus(a + dt_bias); each head is then RMS-normalised and multiplied by

@@ -1,4 +1,4 @@
-// Calls of recurrent layers: their states in caches, and what of attention's options they refuse.
+// Calls of recurrent layers: their states in caches, and the attention options that they refuse.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

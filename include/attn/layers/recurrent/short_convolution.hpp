@@ -14,10 +14,10 @@ struct ShortConvolutionOptions {
   bool bias = false;    ///< of the linear layers and the convolution
 };
 
-/// x (batch, seq, d_model) to the same shape: b, c, u = in_proj(x), parts of d_model features each;
-/// result = out_proj(c convolution(b u)). Each channel of the convolution is a weighted sum over a
-/// token and the width - 1 tokens before it. A cache holds these rows of b u. Source: Liquid AI,
-/// "LFM2 technical report" (2025).
+/// Maps x (batch, seq, d_model) to the same shape: in_proj(x) has three parts b, c and u of d_model
+/// features each, and the result is out_proj(c convolution(b u)). Each channel of the convolution
+/// is a weighted sum over a token and the width - 1 tokens before it. A cache holds these rows of b
+/// u. Source: Liquid AI, "LFM2 technical report" (2025).
 template <class T>
 class ShortConvolution : public detail::RecurrentLayer<ShortConvolution<T>, T> {
  public:

@@ -60,8 +60,8 @@ inline LoadOptions gguf_bert_names() {
                                {".down_proj.", ".ffn_down."}})};
 }
 
-/// Keys of these architectures that do not affect Bert's options, and those that attn supports for
-/// one value only.
+/// Keys of these architectures that do not affect Bert's options, and keys of which attn supports
+/// only one value.
 inline const GgufUnreadKeys& gguf_unread_encoder_keys() {
   static const GgufUnreadKeys kKeys = {
       {"vocab_size", {}},              // the number of rows of token_embd.weight

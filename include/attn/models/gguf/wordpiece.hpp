@@ -9,9 +9,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The piece of vocab.txt that a token of a GGUF file stands for: a token that begins a word begins
-/// with U+2581 there, and one within a word has no "##". Special tokens are the same in both; older
-/// files do not mark them.
+/// The piece of vocab.txt that a token of a GGUF file stands for. In GGUF files, a token at the
+/// beginning of a word begins with U+2581, and one within a word has no "##". Special tokens are
+/// the same in both; older files do not mark them.
 inline std::string wordpiece_of_gguf(std::string_view token, TokenKind kind) {
   const bool is_special = kind == TokenKind::control || kind == TokenKind::unknown ||
                           (token.size() > 1 && token.starts_with('[') && token.ends_with(']'));

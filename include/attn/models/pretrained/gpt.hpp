@@ -104,8 +104,8 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   const SafetensorsFolder file(folder);
   // Files of the model without its head have no prefix.
   const std::string prefix(file.contains(type.words) ? "" : type.prefix);
-  // transformers does not tie tables that differ: a head stored beside the table is used, whatever
-  // the config says. A head without a table serves as both if the config ties them.
+  // A head that is stored beside the table is used even if the config ties them, as in
+  // transformers. A head that is stored without the table serves as both if the config ties them.
   if (file.contains(type.head) && file.contains(prefix + std::string(type.words))) {
     gpt_options.tied = false;
   }

@@ -1,4 +1,4 @@
-// PictureType: a model_type of vision transformers' folders, and what they share.
+// PictureType: a model_type of vision transformers' folders, and the code that these share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
