@@ -15,7 +15,6 @@ template <class T, class... Functors>
 void refuse_without_second_derivative(std::string_view function,
                                       const AttentionOptions<T>& options) {
   const std::pair<std::string_view, bool> refused[] = {
-      {"softcap", options.softcap > 0},
       {"qv", static_cast<bool>(options.qv)},
       {"masked_row", options.masked_row == MaskedRow::mean},
       {"dropout", options.dropout.p > 0},
@@ -51,7 +50,7 @@ void check_tangent(std::string_view name, const DualView<T, Rank>& x) {
 /// Shapes are those of the backward call, of tensors and tangents alike; innermost strides are 1.
 /// out, lse and their tangents are those that scaled_dot_product_attention_jvp() returned for the
 /// same options. Composes with masks (of positions, lengths, documents, dense and functors), biases
-/// and ALiBi, which are constant, sinks, scale, packed sequences and grouped heads. Softcap, qv,
+/// and ALiBi, which are constant, sinks, scale, softcap, packed sequences and grouped heads. qv,
 /// MaskedRow::mean, dropout, gathered keys and pages, score_mod, prob_mod and precision other than
 /// exact are refused. Keys and values that a query does not see must be finite, unless no query of
 /// the block sees them. No matrix of scores is stored. The bits are the same on any number of
