@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "attn/core/error.hpp"
+#include "attn/core/shape.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
