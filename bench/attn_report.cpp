@@ -138,8 +138,8 @@ class Report {
     for (const char* name : {"sdpa_decode_bf16", "sdpa_decode_int8"}) {
       for (bool all : {false, true}) add(comparison_row(name, all, "time of a float32 cache"));
     }
-    for (bool all : {false, true}) {
-      add(comparison_row("fork_decode", all, "time of 8 caches"));
+    for (const char* name : {"fork_decode", "fork_decode_gqa3", "fork_decode_gqa4"}) {
+      for (bool all : {false, true}) add(comparison_row(name, all, "time of 8 caches"));
     }
     for (bool all : {false, true}) {
       add(reading_row("sdpa_decode_gqa", "sdpa_decode_gqa", "8 key/value heads", all));

@@ -1,6 +1,7 @@
 // chat: talks to a language model in a GGUF file or a Hugging Face folder, continues a text, or
 // computes the likelihood of a text. Compiled with CHAT_HAS_MPI it is chat_mpi, whose ranks share the
 // model.
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -44,8 +45,8 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::optional<std::string> model, system, prompt, file, score, draft, prompt_cache;
   std::vector<std::string> stop, ignore_keys;
-  index_t tokens = 512, top_k = 0, context = 4096, lookup = 0;
-  std::optional<index_t> keep;
+  index_t tokens = 512, top_k = 0, context = 4096, lookup = 0, draft_tree = 1;
+  std::optional<index_t> keep, samples;
   double temperature = 0, top_p = 1, min_p = 0, repeat_penalty = 1;
   std::uint64_t seed = 0;
   int threads = 0;
@@ -104,6 +105,12 @@ void check(const Options& o) {
   if (o.json && !o.prompt && !o.file && !o.score) {
     throw UsageError("--json needs --prompt, --file or --score");
   }
+  if (o.draft_tree > 1 && !o.draft && o.lookup == 0) {
+    throw UsageError("--draft-tree needs --draft or --lookup");
+  }
+  if (o.samples && !o.prompt && !o.file) throw UsageError("--samples needs --prompt or --file");
+  need(!o.samples || o.temperature > 0, "--samples needs a --temperature above 0",
+       attn::to_string(o.temperature));
 #if defined(CHAT_HAS_MPI)
   need(o.prompt || o.file || o.score, "chat_mpi needs --prompt, --file or --score", "none");
   need(!o.prompt_cache, "--prompt-cache must not be given to chat_mpi",
@@ -162,14 +169,19 @@ class Chat {
 #endif
         session_(model_.gpt(), 1, capacity(), attention(), cache_element()) {
     if (options.system) messages_.push_back({"system", *options.system});
-    if (options.lookup > 0) draft_ = attn::PromptLookup(options.lookup);
+    if (options.lookup > 0) draft_ = attn::PromptLookup(options.lookup, options.draft_tree);
     if (!options.draft) return;
     draft_model_.emplace(load_model(*options.draft, options));
     check_same_tokens();
     draft_session_.emplace(draft_model_->gpt(), 1,
                            std::min(capacity(), draft_model_->max_positions()), attention(),
                            cache_element());
-    drafts_.emplace(*draft_session_);
+    const index_t vocab = draft_session_->vocab_size();
+    if (options.draft_tree > vocab) {
+      throw UsageError("--draft-tree must be at most the vocabulary's size, " +
+                       std::to_string(vocab) + "; found " + std::to_string(options.draft_tree));
+    }
+    drafts_.emplace(*draft_session_, options.draft_tree);
     draft_ = std::ref(*drafts_);
   }
 
@@ -182,6 +194,59 @@ class Chat {
 
   // Answers a message of the user or continues a text; passes each piece of the result to `say`.
   attn::GeneratedText answer(const std::string& text, std::function<bool(std::string_view)> say) {
+    read(text);
+    std::vector<attn::TextGenerationOptions> generation = {next_options()};
+    generation[0].on_text = std::move(say);
+    generation[0].keep = options_.keep;
+    generation[0].draft = draft_;
+    attn::GeneratedText result = timed(generation, [&] {
+      return std::vector{attn::generate_text(model_, session_, ids_, generation[0])};
+    })[0];
+    drafted = result.drafted;
+    accepted = result.accepted;
+    ids_ = result.context;
+    if (model_.is_end(ids_.back())) ids_.pop_back();  // the template adds it
+    if (!options_.raw) messages_.push_back({"assistant", result.text});
+    return result;
+  }
+
+  // Answers of different seeds to one message or text, which end where `goes_on` returns false.
+  std::vector<attn::GeneratedText> samples(const std::string& text,
+                                           const std::function<bool(std::string_view)>& goes_on) {
+    read(text);
+    std::vector<attn::TextGenerationOptions> generation;
+    for (index_t n = 0; n < *options_.samples; ++n) {
+      generation.push_back(next_options());
+      generation.back().on_text = goes_on;
+    }
+    return timed(generation,
+                 [&] { return attn::generate_samples(model_, session_, ids_, generation); });
+  }
+
+  // For --stats, on standard error.
+  void print_stats() const {
+    if (!options_.stats) return;
+    std::cerr << std::fixed << std::setprecision(1) << examples::counted(tokens_read, "token")
+              << " read, " << prefill_rate << " a second; "
+              << examples::counted(tokens_said, "token") << " said, " << decode_rate
+              << " a second; " << session_.length() << " of "
+              << examples::counted(session_.capacity(), "token") << " of context";
+    if (drafted > 0) {
+      std::cerr << "; " << accepted << " of " << examples::counted(drafted, "drafted token")
+                << " accepted, "
+                << 100 * static_cast<double>(accepted) / static_cast<double>(drafted) << " %";
+    }
+    std::cerr << '\n';
+  }
+
+  // Statistics of the last answer.
+  std::vector<index_t> prompt_ids;
+  index_t tokens_read = 0, tokens_said = 0, drafted = 0, accepted = 0;
+  double prefill_rate = 0, decode_rate = 0;  // tokens per second
+
+ private:
+  // Adds a message of the user, or takes a text, to ids_, and forgets tokens that do not fit it.
+  void read(const std::string& text) {
     if (options_.raw) {
       ids_ = model_.encode_raw(text);
       session_.clear();
@@ -209,14 +274,14 @@ class Chat {
       session_.clear();
     }
     prompt_ids = ids_;
-    const index_t new_tokens = std::ssize(ids_) - session_.length();
+    tokens_read = std::ssize(ids_) - session_.length();
+  }
+  // The options of the next answer, which has a seed of its own.
+  attn::TextGenerationOptions next_options() {
     attn::TextGenerationOptions generation{
         .max_new_tokens = options_.tokens,
         .logits = {.repetition_penalty = options_.repeat_penalty},
-        .stop = options_.stop,
-        .on_text = std::move(say),
-        .keep = options_.keep,
-        .draft = draft_};
+        .stop = options_.stop};
     if (options_.temperature > 0) {
       generation.sampling = attn::SamplingOptions{.temperature = options_.temperature,
                                                   .top_k = options_.top_k,
@@ -224,52 +289,30 @@ class Chat {
                                                   .min_p = options_.min_p,
                                                   .seed = options_.seed + answers_++};
     }
+    return generation;
+  }
+  // Runs `generate` with these options, and measures its speed.
+  template <class Generate>
+  std::vector<attn::GeneratedText> timed(std::vector<attn::TextGenerationOptions>& generation,
+                                         const Generate& generate) {
     // The first logits exist once the prompt has been prefilled.
     const Clock::time_point start = Clock::now();
     double prefill = 0;
     Clock::time_point begin_decode = start;
-    generation.logit_processor = [&](attn::TensorView1<float>, std::span<const index_t>) {
+    generation[0].logit_processor = [&](attn::TensorView1<float>, std::span<const index_t>) {
       if (prefill > 0) return;
       prefill = seconds_since(start);
       write_prompt_cache();
       begin_decode = Clock::now();
     };
-    attn::GeneratedText result = attn::generate_text(model_, session_, ids_, generation);
+    std::vector<attn::GeneratedText> result = generate();
     const double decode = seconds_since(begin_decode);
-    tokens_read = new_tokens;
-    tokens_said = std::ssize(result.ids);
+    tokens_said = 0;
+    for (const attn::GeneratedText& one : result) tokens_said += std::ssize(one.ids);
     prefill_rate = rate(tokens_read, prefill);
-    decode_rate = rate(tokens_said - 1, decode);
-    drafted = result.drafted;
-    accepted = result.accepted;
-    ids_ = result.context;
-    if (model_.is_end(ids_.back())) ids_.pop_back();  // the template adds it
-    if (!options_.raw) messages_.push_back({"assistant", result.text});
+    decode_rate = rate(tokens_said - std::ssize(result), decode);
     return result;
   }
-
-  // For --stats, on standard error.
-  void print_stats() const {
-    if (!options_.stats) return;
-    std::cerr << std::fixed << std::setprecision(1) << examples::counted(tokens_read, "token")
-              << " read, " << prefill_rate << " a second; "
-              << examples::counted(tokens_said, "token") << " said, " << decode_rate
-              << " a second; " << session_.length() << " of "
-              << examples::counted(session_.capacity(), "token") << " of context";
-    if (drafted > 0) {
-      std::cerr << "; " << accepted << " of " << examples::counted(drafted, "drafted token")
-                << " accepted, "
-                << 100 * static_cast<double>(accepted) / static_cast<double>(drafted) << " %";
-    }
-    std::cerr << '\n';
-  }
-
-  // Statistics of the last answer.
-  std::vector<index_t> prompt_ids;
-  index_t tokens_read = 0, tokens_said = 0, drafted = 0, accepted = 0;
-  double prefill_rate = 0, decode_rate = 0;  // tokens per second
-
- private:
   static UsageError too_long(index_t length, index_t capacity) {
     return UsageError("the text has " + examples::counted(length, "token") + ", the context " +
                       std::to_string(capacity) + " (--ctx)");
@@ -359,17 +402,54 @@ void print_score(Chat& chat, const Options& options) {
   std::cout << std::setw(10) << sum << "  in all\n";
 }
 
-bool say(std::string_view piece) {
-  std::cout << (isatty(STDOUT_FILENO) != 0 ? on_terminal(piece) : std::string(piece)) << std::flush;
+bool goes_on(std::string_view) {
 #if defined(CHAT_HAS_MPI)
   return true;  // ranks go on together until mpirun ends them
 #else
   return !examples::Interrupt::came();
 #endif
 }
+void print_text(std::string_view text) {
+  std::cout << (isatty(STDOUT_FILENO) != 0 ? on_terminal(text) : std::string(text)) << std::flush;
+}
+bool say(std::string_view piece) {
+  print_text(piece);
+  return goes_on(piece);
+}
 
 // Error text of a conversation that ends because its context is full.
 constexpr const char* kFull = "the context is full (--ctx; with --keep it goes on)";
+
+examples::Json speed_of(const Chat& chat) {
+  return {{"prefill", static_cast<float>(chat.prefill_rate)},
+          {"decode", static_cast<float>(chat.decode_rate)}};
+}
+
+// Each sample below a line with its number and seed, with an empty line between two of them.
+void print_samples(Chat& chat, const Options& options) {
+  const std::string prompt = options.prompt ? *options.prompt : read_file(*options.file);
+  const examples::Interrupt interrupt;
+  const std::vector<attn::GeneratedText> samples = chat.samples(prompt, goes_on);
+  examples::Json list = examples::Json::array();
+  for (std::size_t n = 0; n < samples.size(); ++n) {
+    list.push_back(
+        {{"seed", options.seed + n}, {"ids", samples[n].ids}, {"text", samples[n].text}});
+    if (options.json) continue;
+    std::cout << (n > 0 ? "\n" : "") << "[sample " << n + 1 << ", seed " << options.seed + n
+              << "]\n";
+    print_text(samples[n].text);
+    std::cout << '\n';
+  }
+  if (options.json) {
+    print({{"prompt_ids", chat.prompt_ids},
+           {"samples", list},
+           {"tokens_per_second", speed_of(chat)}});
+  }
+  std::cout << std::flush;
+  chat.print_stats();
+  const auto is_full = [](const auto& one) { return one.end == attn::AnswerEnd::context; };
+  if (!options.json && std::ranges::any_of(samples, is_full)) throw UsageError(kFull);
+}
 
 void print_answer(Chat& chat, const Options& options) {
   const std::string prompt = options.prompt ? *options.prompt : read_file(*options.file);
@@ -385,9 +465,7 @@ void print_answer(Chat& chat, const Options& options) {
   print({{"prompt_ids", chat.prompt_ids},
          {"ids", answer.ids},
          {"text", answer.text},
-         {"tokens_per_second",
-          {{"prefill", static_cast<float>(chat.prefill_rate)},
-           {"decode", static_cast<float>(chat.decode_rate)}}}});
+         {"tokens_per_second", speed_of(chat)}});
   chat.print_stats();
 }
 
@@ -428,6 +506,8 @@ void run(const Options& options) {
   if (!options.raw && !options.score) chat.model().chat_template();  // throws if it has none
   if (options.score) {
     print_score(chat, options);
+  } else if (options.samples) {
+    print_samples(chat, options);
   } else if (options.prompt || options.file) {
     print_answer(chat, options);
   } else {
@@ -475,15 +555,24 @@ int main(int argc, char** argv) {
   examples::add_number(app, "--seed", o.seed, std::uint64_t{0}, "Seed of the sampling");
   examples::add_number(app, "--ctx", o.context, index_t{1},
                        "Maximum number of tokens of a conversation");
-  examples::add_number(
+  CLI::Option* keep = examples::add_number(
       app, "--keep", o.keep, index_t{0},
       "When the context is full, keep this many first tokens and the newest half; default: end");
   CLI::Option* lookup =
       examples::add_number(app, "--lookup", o.lookup, index_t{0},
                            "Speculate on repetitions of up to this many last tokens; same answer");
-  app.add_option("--draft", o.draft,
-                 "A smaller model with the same vocabulary for speculation; same answer")
-      ->excludes(lookup);
+  CLI::Option* draft =
+      app.add_option("--draft", o.draft,
+                     "A smaller model with the same vocabulary for speculation; same answer")
+          ->excludes(lookup);
+  examples::add_number(app, "--draft-tree", o.draft_tree, index_t{1},
+                       "Speculate on this many continuations at once; 1: one; same answer");
+  examples::add_number(app, "--samples", o.samples, index_t{1},
+                       "Print this many answers to the prompt, decoded together; sample i has the "
+                       "seed --seed + i - 1")
+      ->excludes(keep)
+      ->excludes(lookup)
+      ->excludes(draft);
   app.add_option("--prompt-cache", o.prompt_cache,
                  "Reuse the KV cache in this file for the start of the text, and update the file")
       ->type_name("FILE");

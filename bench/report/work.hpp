@@ -126,13 +126,15 @@ inline Work cached_work(std::string name, attn::Isa isa, const std::shared_ptr<A
 }
 
 /// A decode step of 8 rows behind one prompt of 4096 tokens: keys of the prompt in a cache of each
-/// row, and shared by a fork.
-inline Group fork_group(attn::Isa isa) {
+/// row, and shared by a fork; with `group` query heads for each of 8 key/value heads.
+inline Group fork_group(attn::Isa isa, const std::string& suffix, index_t group) {
+  const std::string separate_name = "fork_separate" + suffix, fork_name = "fork_decode" + suffix;
   return {
-      {"fork_separate", "fork_decode"}, [=]() -> std::vector<Work> {
+      {separate_name, fork_name}, [=]() -> std::vector<Work> {
         constexpr index_t kRows = 8, kHeads = 8, kTokens = 4096, kDim = 64;
         const AttentionInputs prompt(1, kHeads, kHeads, 1, kTokens, kDim);
-        const auto step = std::make_shared<AttentionInputs>(kRows, kHeads, kHeads, 1, 1, kDim);
+        const auto step =
+            std::make_shared<AttentionInputs>(kRows, kHeads * group, kHeads, 1, 1, kDim);
         attn::KvCacheOptions options{
             .num_kv_heads = kHeads, .capacity = kTokens + 1, .head_dim = kDim};
         attn::KvCache<float> one(options);
@@ -147,7 +149,7 @@ inline Group fork_group(attn::Isa isa) {
         const auto fork = std::make_shared<attn::KvCache<float>>(one.fork(kRows));
         std::vector<Work> works;
         for (const auto& [name, cache] :
-             {std::pair("fork_separate", separate), std::pair("fork_decode", fork)}) {
+             {std::pair(separate_name, separate), std::pair(fork_name, fork)}) {
           cache->append(step->k, step->v);
           const auto bytes = static_cast<index_t>(cache->bytes());
           Work work{name, isa, attention_flops(step->q.shape(), kTokens + 1), bytes,
@@ -280,11 +282,16 @@ inline constexpr index_t kQueryCounts[] = {1, 2, 4, 8, 16, 32, 64};
 inline constexpr index_t kSoftmaxColumns = 1024;
 
 inline std::vector<Comparison> all_comparisons() {
-  std::vector<Comparison> all = {
-      {"sdpa_causal", "sdpa_4096"},           {"sdpa_queries_8", "sdpa_queries_1"},
-      {"sdpa_decode_bf16", "sdpa_queries_1"}, {"sdpa_decode_int8", "sdpa_queries_1"},
-      {"fork_decode", "fork_separate"},       {"encoder_bert_bf16", "encoder_bert"},
-      {"encoder_bert_int8", "encoder_bert"},  {"gelu_cached", "relu_cached"}};
+  std::vector<Comparison> all = {{"sdpa_causal", "sdpa_4096"},
+                                 {"sdpa_queries_8", "sdpa_queries_1"},
+                                 {"sdpa_decode_bf16", "sdpa_queries_1"},
+                                 {"sdpa_decode_int8", "sdpa_queries_1"},
+                                 {"fork_decode", "fork_separate"},
+                                 {"fork_decode_gqa3", "fork_separate_gqa3"},
+                                 {"fork_decode_gqa4", "fork_separate_gqa4"},
+                                 {"encoder_bert_bf16", "encoder_bert"},
+                                 {"encoder_bert_int8", "encoder_bert"},
+                                 {"gelu_cached", "relu_cached"}};
   for (const LinearShape& shape : kLinearShapes) {
     const std::string name(shape.name);
     if (is_cached(shape)) all.push_back({name, name + "_packed"});
@@ -360,7 +367,9 @@ inline std::vector<Group> all_groups() {
     return works;
   };
   groups.push_back(queries);
-  groups.push_back(detail::fork_group(isa));
+  groups.push_back(detail::fork_group(isa, "", 1));
+  groups.push_back(detail::fork_group(isa, "_gqa3", 3));
+  groups.push_back(detail::fork_group(isa, "_gqa4", 4));
   groups.push_back({{"softmax"}, [=]() -> std::vector<Work> {
                       const attn::Shape<2> shape{softmax_rows(), kSoftmaxColumns};
                       const auto x = std::make_shared<attn::Tensor2<float>>(

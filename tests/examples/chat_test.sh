@@ -47,6 +47,10 @@ check '--top-p 0' rejects '(0, 1\]; found 0' "$program" --top-p 0
 check '--keep of all' rejects 'below --ctx; found 64' "$program" --ctx 64 --keep 64
 check '--lookup -1' rejects 'at least 0; found -1' "$program" --lookup=-1
 check '--lookup and --draft' rejects 'excludes' "$program" --lookup 3 --draft x
+check '--draft-tree without a draft' rejects 'needs --draft or --lookup' "$program" --draft-tree 2
+check '--samples of a conversation' rejects 'needs --prompt or --file' "$program" --samples 2
+check '--samples at temperature 0' rejects 'above 0; found 0' "$program" --samples 2 --prompt x
+check '--samples and --keep' rejects 'excludes' "$program" --samples 2 --prompt x --temperature 1 --keep 2
 check '--json without a text' rejects 'needs --prompt' "$program" --json
 check '--prompt and --score' rejects 'excludes' "$program" --prompt x --score x
 without_model() { ATTN_LLM_DIR=$scratch/empty rejects 'fetch_llm.sh' "$program" --prompt x; }
@@ -64,6 +68,19 @@ check 'a folder' from_folder
 check 'a folder in 8 bits' from_folder --weights int8 --stats
 check '--stats of loading' grep -q 'ready in' "$scratch/err"
 check 'a folder in bfloat16' from_folder --weights int8 --precision bf16
+from_folder_with() { "$program" --model "$folder" --prompt he --tokens 9 "$@"; }
+ids_of() { grep -o '"ids":\[[0-9,]*\]' | tr '\n' ' '; }
+sampled() { from_folder_with --temperature 1 --json "$@" | ids_of; }
+check '--samples are runs with the seeds that follow' same "$(sampled --seed 5 --samples 3)" \
+  "$(sampled --seed 5)$(sampled --seed 6)$(sampled --seed 7)"
+check '--samples as text' same "$(from_folder_with --temperature 1 --samples 2 --seed 5)" "$(
+  printf '[sample 1, seed 5]\n%s\n\n[sample 2, seed 6]\n%s' \
+    "$(from_folder_with --temperature 1 --seed 5)" "$(from_folder_with --temperature 1 --seed 6)"
+)"
+check '--draft-tree says the same' same "$(from_folder_with --lookup 2 --draft-tree 3)" "$(from_folder_with)"
+check 'as of a draft model' same "$(from_folder_with --draft "$folder" --draft-tree 3)" "$(from_folder_with)"
+check '--draft-tree of more than all tokens' rejects "vocabulary's size" \
+  "$program" --model "$folder" --prompt he --draft "$folder" --draft-tree 100000
 check '--weights q4_1 of 16 columns' rejects 'multiple of 32 columns' "$program" --model "$folder" --prompt x --weights q4_1
 check '--weights half' rejects 'q4_1 or q4_0; found half' "$program" --prompt x --weights half
 check 'a folder without a tokenizer' rejects 'tokenizer.json' "$program" --model "$folder/../gpt2" --prompt x

@@ -1,4 +1,5 @@
 // generate_texts: several conversations at once, each bit-identical to generate_text().
+#include <cstring>
 #include <deque>
 
 #include <gtest/gtest.h>
@@ -69,6 +70,77 @@ TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
     }
     EXPECT_EQ(pieces, pieces_alone);
   }
+}
+
+/// Prompts of one stem, cut and continued at random, in sessions that may differ; also models and
+/// options that refuse to share.
+TEST(GenerateTexts, CommonBeginningsChangeNoBit) {
+  const LanguageModel exact = tiny_model_with(ActivationFormat::exact),
+                      int8 = tiny_model_with(ActivationFormat::int8);
+  for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
+    attn_test::Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const LanguageModel& model = draw % 2 == 0 ? exact : int8;
+    const DType element = random.pick<DType>({DType::F32, DType::BF16, DType::I8});
+    AttentionOptions<float> attention;
+    if (random.chance(0.15)) attention.mask = sliding_window(random.integer(5, 200), 0);
+    if (random.chance(0.15)) attention.precision = AttentionPrecision::int8;
+    if (random.chance(0.15)) attention.softcap = 20;
+    std::deque<GptSession<float>> sessions, alone;
+    std::vector<Conversation> conversations;
+    Ids stem;
+    for (index_t i = 0; i < 90; ++i) stem.push_back(random.integer(0, 20));
+    for (index_t n = random.integer(2, 6); n > 0; --n) {
+      const index_t capacity = random.integer(100, 120);
+      for (std::deque<GptSession<float>>* all : {&sessions, &alone})
+        all->emplace_back(model.gpt(), 1, capacity, attention, element);
+      Conversation& one = conversations.emplace_back();
+      one.session = &sessions.back();
+      one.ids.assign(stem.begin(), stem.begin() + random.integer(0, 90));
+      for (index_t i = random.integer(1, 30); i > 0; --i) one.ids.push_back(random.integer(0, 20));
+      one.options = {.max_new_tokens = random.integer(1, 12), .log_probabilities = true, .keep = 3};
+      if (random.chance(0.2)) one.options.draft = PromptLookup(2);
+      if (!random.chance(0.2)) continue;  // a conversation that goes on
+      Tensor2<float> logits({1, model.gpt().vocab_size()});
+      const TensorView2<const index_t> seen(one.ids.data(), {1, (std::ssize(one.ids) + 1) / 2});
+      if (std::ssize(one.ids) == 1) continue;
+      sessions.back().step(seen, logits);
+      alone.back().step(seen, logits);
+    }
+    const std::vector<GeneratedText> found = generate_texts(model, conversations);
+    for (std::size_t n = 0; n < found.size(); ++n) {
+      attn_test::expect_same(
+          found[n], generate_text(model, alone[n], conversations[n].ids, conversations[n].options));
+      ASSERT_EQ(sessions[n].length(), alone[n].length());
+      // All keys and values, by the logits of a further step.
+      Tensor2<float> a({1, model.gpt().vocab_size()}), b(a.shape());
+      if (sessions[n].room() < 1) continue;
+      sessions[n].step({found[n].ids.data(), {1, 1}}, a);
+      alone[n].step({found[n].ids.data(), {1, 1}}, b);
+      EXPECT_EQ(std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(float)),
+                0);
+    }
+  }
+}
+
+/// A callback writes other keys to the first session, which the second then holds.
+TEST(GenerateTexts, CommonBeginningsAreComputedOnce) {
+  const LanguageModel model = tiny_model_with(ActivationFormat::exact);
+  const Ids ids(60, 3), other(60, 4);
+  const auto log_probability_after = [&](const Ids& first, std::optional<DType> element) {
+    GptSession<float> a(model.gpt(), 1, 64), b(model.gpt(), 1, 64, {}, element);
+    const auto rewrite = [&](TensorView1<float>, std::span<const index_t>) {
+      Tensor2<float> logits({1, model.gpt().vocab_size()});
+      a.clear();
+      a.step({other.data(), {1, 60}}, logits);
+    };
+    const Conversation both[] = {{&a, first, {.max_new_tokens = 1, .logit_processor = rewrite}},
+                                 {&b, ids, {.max_new_tokens = 1, .log_probabilities = true}}};
+    return generate_texts(model, both)[1].log_probabilities;
+  };
+  EXPECT_NE(log_probability_after(ids, {}), log_probability_after(other, {}));
+  // Caches of other elements share nothing.
+  EXPECT_EQ(log_probability_after(ids, DType::BF16), log_probability_after(other, DType::BF16));
 }
 
 TEST(GenerateTexts, TakesOnlySessionsThatFitTogether) {

@@ -96,6 +96,61 @@ TEST(SessionFork, RowsHaveTheBitsOfSessionsOfTheirOwn) {
   }
 }
 
+TEST(SessionPrefill, StepsOfTheTiledPathHaveTheBitsOfOneStep) {
+  index_t splits = 0;
+  for (std::uint64_t draw = 0; draw < attn_test::draws(40); ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    GptOptions options = small_options();
+    options.layer.nhead = random.pick<index_t>({2, 4});
+    options.layer.attention.num_kv_heads = random.pick<index_t>({1, 2});
+    options.layer.attention.softcap = random.chance(0.2) ? 5 : 0;
+    if (draw % 4 == 1) options.windows = {random.integer(1, 40), -1};
+    if (draw % 4 == 2) {
+      options.layer.latent = {.kv_lora_rank = random.integer(6, 12),
+                              .head_dim = 6,
+                              .rotary_dim = 4,
+                              .head_dim_v = random.integer(2, 6)};
+      options.layer.attention.num_kv_heads = {};
+      options.layer.attention.softcap = 0;
+    }
+    const Gpt<float> model = random_model(random, options);
+    const DType element = random.pick<DType>({DType::F32, DType::BF16, DType::F16, DType::I8});
+    const index_t length = random.chance(0.2) ? random.integer(500, 700) : random.integer(2, 120);
+    GptSession<float> whole(model, 1, length + 1, {}, element),
+        parts(model, 1, length + 1, {}, element);
+    const std::optional<index_t> least = whole.min_prefill_tokens();
+    if (!least || length < 2 * *least) continue;
+    const Tensor2<index_t> tokens = fork_tokens(random, 1, length),
+                           next = fork_tokens(random, 1, 1);
+    Tensor2<float> one({1, kForkVocab}), other(one.shape());
+    whole.step(tokens, one);
+    for (index_t begin = 0; begin < length; ++splits) {
+      const index_t rest = length - begin;
+      const index_t n = rest < 2 * *least ? rest : random.integer(*least, rest - *least);
+      parts.step(tokens.view().slice(1, begin, begin + n), other);
+      begin += n;
+    }
+    ASSERT_TRUE(std::ranges::equal(one.elements(), other.elements()));
+    whole.step(next, one);
+    parts.step(next, other);
+    ASSERT_TRUE(std::ranges::equal(one.elements(), other.elements()));
+  }
+  EXPECT_GT(splits, 5);
+  Random random(1);
+  GptOptions options = small_options();
+  options.mixers = {TokenMixer::short_convolution, TokenMixer::attention};
+  const Gpt<float> model = random_model(random, small_options()),
+                   recurrent = random_model(random, options);
+  EXPECT_EQ(GptSession<float>(model, 1, 20).min_prefill_tokens(), 13);
+  EXPECT_EQ(GptSession<float>(recurrent, 1, 20).min_prefill_tokens(), std::nullopt);
+  EXPECT_EQ(GptSession<float>(model, 1, 20, {.mask = sliding_window(4, 0)}).min_prefill_tokens(),
+            std::nullopt);
+  EXPECT_EQ(
+      GptSession<float>(model, 1, 20, {.precision = AttentionPrecision::int8}).min_prefill_tokens(),
+      std::nullopt);
+}
+
 TEST(SessionFork, SamplesAndBeamsAreThoseOfRepeatedPrompts) {
   Random random(1);
   const Gpt<float> model = random_model(random, small_options());

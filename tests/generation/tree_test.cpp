@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "attn/generation/generate_text.hpp"
+#include "attn/generation/guided_session.hpp"
 
 #include "support/draws/transformer_options.hpp"
 #include "support/error_of.hpp"
@@ -259,6 +260,64 @@ TEST(TreeText, DraftsChangeNoBit) {
     }
   }
   EXPECT_GT(accepted, 100);
+}
+
+TEST(TreeGenerate, DraftsChangeNoBit) {
+  index_t steps = 0, tokens = 0;
+  for (std::uint64_t draw = 0; draw < attn_test::draws(25); ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const auto options_of_model = draw_model(random);
+    const auto model = attn_test::random_module<Gpt<float>>(random, options_of_model);
+    const auto small = attn_test::random_module<Gpt<float>>(random, options_of_model);
+    const Tree ids(random, 1, random.integer(1, 30), 1);
+    const TensorView2<const index_t> prompt(ids.tokens.data(), {1, std::ssize(ids.tokens)});
+    GenerationOptions options{.max_new_tokens = random.integer(1, 60)};
+    const Tensor1<index_t> length({1}, {random.integer(1, prompt.extent(1))});
+    if (random.chance(0.3)) options.prompt_lengths = length;
+    if (random.chance(0.3)) options.min_new_tokens = random.integer(0, options.max_new_tokens);
+    if (random.chance(0.5)) options.stop_tokens = {random.integer(0, kTreeVocab - 1)};
+    if (random.chance(0.5)) options.sampling = SamplingOptions{.temperature = 0.4, .seed = draw};
+    GptSession<float> plain(model, 1, 110), session(model, 1, 110), same(model, 1, 110),
+        other(small, 1, 110);
+    const std::vector<Ids> expected = generate(plain, prompt, options);
+    DraftModel<float> by_itself(same, 2), by_other(other, 2);
+    Tensor2<float> next({1, kTreeVocab}), alone(next.shape());
+    const TensorView2<const index_t> last(&expected[0].back(), {1, 1});
+    plain.step(last, alone);
+    for (const Draft& one :
+         {Draft(PromptLookup(3, 4)), Draft(std::ref(by_itself)), Draft(std::ref(by_other))}) {
+      options.draft = [&](std::span<const index_t> known, index_t most) {
+        ++steps;
+        return one(known, most);
+      };
+      session.clear();
+      EXPECT_EQ(generate(session, prompt, options), expected);
+      tokens += std::ssize(expected[0]);
+      ASSERT_EQ(session.length() + 1, plain.length());
+      session.step(last, next);
+      EXPECT_EQ(std::memcmp(next.data(), alone.data(), kTreeVocab * sizeof(float)), 0);
+    }
+  }
+  EXPECT_LT(steps, tokens * 9 / 10);
+}
+
+TEST(TreeGenerate, RefusesDraftsThatASessionCannotVerify) {
+  Random random(1);
+  const auto model = attn_test::random_module<Gpt<float>>(random, draw_model(random));
+  GptSession<float> two(model, 2, 20), one(model, 1, 20), other(model, 1, 20);
+  GuidedSession guided(one, other, {});
+  const GenerationOptions options{.max_new_tokens = 3, .draft = PromptLookup(2)};
+  EXPECT_EQ(error_of<ValueError>([&] {
+              generate(guided, Tensor2<index_t>({1, 2}), options);
+            }),
+            "[generate] draft must be empty for a session that has no step_tree(); found a "
+            "function.");
+  EXPECT_EQ(error_of<ValueError>([&] {
+              generate(two, Tensor2<index_t>({2, 2}), options);
+            }),
+            "[generate] the session's batch with a draft must lie in 1 .. 1; found 2.");
+  EXPECT_EQ(two.length(), 0);
 }
 
 TEST(TreeText, CallbacksMustNotChangeTheSession) {

@@ -115,6 +115,8 @@ TEST(LayersHessian, EncoderAgreesWithCentralDifferences) {
     o.layer.norm_first = random.chance(0.5);
     o.layer.bias = random.chance(0.5);
     o.layer.attention.alibi = random.chance(0.4);
+    o.layer.attention.sinks = random.chance(0.4);
+    if (random.chance(0.4)) o.layer.attention.softcap = 2;
     attn::Encoder<double> model(o);
     draw_parameters(random, model, 0.5);
     const auto x = random.tensor<double, 3>({2, 7, 8}),

@@ -49,19 +49,19 @@ struct Direction {
   }
 };
 
-/// run() returns a tensor; d_out is its tangent in `direction`.
+/// run() returns a tensor; d_out is its tangent in `direction`, to be compared with the difference of
+/// two points `step` away.
 template <class Run, class DOut>
 void expect_tangent(const Direction& direction, const Run& run, const DOut& d_out,
-                    double tolerance = 2e-6) {
-  constexpr double kStep = 1e-5;
+                    double tolerance = 2e-6, double step = 1e-5) {
   ASSERT_EQ(direction.at.size(), direction.along.size());
-  const auto ahead = direction.run_at(kStep, run), behind = direction.run_at(-kStep, run);
+  const auto ahead = direction.run_at(step, run), behind = direction.run_at(-step, run);
   double size = 0;
   for (const double x : d_out.elements()) size = std::max(size, std::abs(x));
   ASSERT_EQ(ahead.size(), d_out.size());
   EXPECT_GT(size, 0);
   for (Index i = 0; i < d_out.size(); ++i) {
-    ASSERT_NEAR((ahead.data()[i] - behind.data()[i]) / (2 * kStep), d_out.data()[i],
+    ASSERT_NEAR((ahead.data()[i] - behind.data()[i]) / (2 * step), d_out.data()[i],
                 tolerance * (1 + size))
         << i;
   }

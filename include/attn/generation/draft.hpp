@@ -25,67 +25,6 @@ index_t max_session_tokens(const GptSession<T>& session) {
 
 }  // namespace detail
 
-/// A tree of proposed tokens: tokens[i] follows tokens[parents[i]], where parents[i] < i, or the
-/// last id if parents[i] is -1.
-struct DraftTree {
-  std::vector<index_t> tokens = {}, parents = {};
-
-  DraftTree() = default;
-  /// A chain: each token follows the one before.
-  DraftTree(std::vector<index_t> chain) : tokens(std::move(chain)) {
-    for (index_t i = 0; i < size(); ++i) parents.push_back(i - 1);
-  }
-
-  index_t size() const { return std::ssize(tokens); }
-  /// The index of the first such token after `parent`; -1: none.
-  index_t find(index_t parent, index_t token) const {
-    for (index_t i = parent + 1; i < std::ssize(parents); ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      if (parents[at] == parent && tokens[at] == token) return i;
-    }
-    return -1;
-  }
-  /// Adds a token after `parent` unless it is there, and returns its index.
-  index_t add(index_t parent, index_t token) {
-    const index_t known = find(parent, token);
-    if (known >= 0) return known;
-    tokens.push_back(token);
-    parents.push_back(parent);
-    return size() - 1;
-  }
-
-  bool operator==(const DraftTree&) const = default;
-};
-
-namespace detail {
-
-/// The same tree in depth-first order, since GptSession::step_tree() attends to runs of tokens that
-/// follow one another.
-inline DraftTree depth_first(const DraftTree& tree) {
-  DraftTree result;
-  std::vector<std::pair<index_t, index_t>> open = {{-1, -1}};  // a token here and in `result`
-  while (!open.empty()) {
-    const auto [from, to] = open.back();
-    open.pop_back();
-    if (from >= 0) {
-      const auto at = static_cast<std::size_t>(from);
-      result.tokens.push_back(tree.tokens[at]);
-      result.parents.push_back(to);
-    }
-    const index_t parent = from < 0 ? -1 : result.size() - 1;
-    for (index_t i = tree.size() - 1; i > from; --i) {
-      if (tree.parents[static_cast<std::size_t>(i)] == from) open.emplace_back(i, parent);
-    }
-  }
-  return result;
-}
-
-}  // namespace detail
-
-/// Proposes tokens that may follow `ids`, at most `max_tokens` in a row; none without a good guess.
-/// A function may return a chain as a vector of ids.
-using Draft = std::function<DraftTree(std::span<const index_t> ids, index_t max_tokens)>;
-
 /// Prompt lookup: guesses that the last tokens continue as they did before. Finds the longest
 /// sequence of last tokens, at most max_ngram, that occurred earlier, and takes its latest
 /// occurrence; then, for more than one continuation, the next best occurrences that went on

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "attn/generation/draft_tree.hpp"
 #include "attn/generation/sampling.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -30,53 +31,10 @@ struct GenerationOptions {
   std::vector<index_t> stop_tokens = {};           ///< each ends a row and is its last token
   std::optional<SamplingOptions> sampling = {};    ///< greedy if not given
   TensorView1<const index_t> prompt_lengths = {};  ///< (batch); all prompt_len if not given
+  /// Proposes tokens after the prompt and the new tokens, for speculative decoding of one row,
+  /// which does not change the result.
+  Draft draft = {};
 };
-
-namespace detail {
-
-inline void check_generation(std::string_view function, std::string_view argument, index_t found,
-                             index_t lowest,
-                             index_t highest = (std::numeric_limits<index_t>::max)()) {
-  if (found >= lowest && found <= highest) return;
-  throw ValueError(message(function, argument,
-                           "lie in " + std::to_string(lowest) + " .. " + std::to_string(highest),
-                           std::to_string(found)));
-}
-
-/// The number of further tokens per row that a session takes; unlimited for a session without
-/// room().
-template <class Model>
-index_t room_of(const Model& model) {
-  if constexpr (requires {
-                  { model.room() } -> std::convertible_to<index_t>;
-                }) {
-    return model.room();
-  } else {
-    return (std::numeric_limits<index_t>::max)();
-  }
-}
-
-/// Checks that the session has room for the prompt and all new tokens but the last, which is not
-/// processed.
-template <class Model>
-void check_room(std::string_view function, const Model& model, index_t prompt_len,
-                index_t max_new_tokens) {
-  const index_t room = room_of(model);
-  if (prompt_len <= room && max_new_tokens - 1 <= room - prompt_len) return;
-  throw ValueError(message(function, "the session",
-                           "have room for the prompt and all new tokens but the last, " +
-                               std::to_string(prompt_len) + " + " +
-                               std::to_string(max_new_tokens - 1),
-                           "room for " + std::to_string(room)));
-}
-
-/// Checks that batch * num_beams, and twice that, does not overflow.
-inline void check_num_beams(std::string_view function, index_t num_beams, index_t batch) {
-  check_generation(function, "num_beams", num_beams, 1,
-                   (std::numeric_limits<index_t>::max)() / 2 / (std::max)(batch, index_t{1}));
-}
-
-}  // namespace detail
 
 namespace detail {
 
@@ -104,9 +62,9 @@ void assert_generates() {
 /// Prompts continue the model's state: a second call continues after the first. Afterwards the
 /// model has processed all tokens of the result but the last, which the next prompt must begin
 /// with; a row that ends before others is fed its last token until they end. clear() of a session
-/// starts anew. A session needs room for the longest prompt and max_new_tokens - 1 tokens. Throws
-/// ShapeError or ValueError before the model is called, then what its step() and likeliest_token()
-/// throw.
+/// starts anew. With a draft, one step verifies several tokens, and the result has the same bits. A
+/// session needs room for the longest prompt and max_new_tokens - 1 tokens. Throws ShapeError or
+/// ValueError before the model is called, then what its step() and likeliest_token() throw.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
                                            const GenerationOptions& options) {
@@ -131,38 +89,66 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
   for (const index_t stop : options.stop_tokens) {
     detail::check_generation("generate", "stop_tokens", stop, 0, model.vocab_size() - 1);
   }
+  if (options.draft) {
+    if (!detail::VerifiesDrafts<Model>) {
+      throw ValueError(message("generate", "draft",
+                               "be empty for a session that has no step_tree()", "a function"));
+    }
+    detail::check_generation("generate", "the session's batch with a draft", batch, 1, 1);
+  }
   if (batch > 0) detail::check_room("generate", model, longest, options.max_new_tokens);
   std::vector<Sampler> samplers;
   for (index_t b = 0; options.sampling && b < batch; ++b) {
     samplers.emplace_back(*options.sampling, model.vocab_size(), static_cast<std::uint32_t>(b));
   }
 
+  using Logit = typename Model::value_type;
   std::vector<std::vector<index_t>> generated(static_cast<std::size_t>(batch));
-  Tensor2<typename Model::value_type> logits({batch, model.vocab_size()});
+  const auto is_done = [&](const std::vector<index_t>& row) {
+    return std::ssize(row) == options.max_new_tokens ||
+           (!row.empty() && std::ranges::count(options.stop_tokens, row.back()) > 0);
+  };
+  const auto choose = [&](index_t b, TensorView1<Logit> scores) {
+    std::vector<index_t>& row = generated[static_cast<std::size_t>(b)];
+    if (std::ssize(row) < options.min_new_tokens) {
+      for (const index_t stop : options.stop_tokens)
+        scores(stop) = -std::numeric_limits<Logit>::infinity();
+    }
+    row.push_back(options.sampling ? samplers[static_cast<std::size_t>(b)](scores)
+                                   : likeliest_token(scores));
+    return row.back();
+  };
+
+  Tensor2<Logit> logits({batch, model.vocab_size()});
   Tensor2<index_t> next({batch, 1});
   model.step(prompts.slice(1, 0, shortest), logits);
+  if constexpr (detail::VerifiesDrafts<Model>) {
+    if (options.draft) {
+      std::vector<index_t> ids, &row = generated[0];
+      for (index_t i = 0; i < longest; ++i) ids.push_back(prompts(0, i));
+      Tensor3<Logit> memory;
+      for (ids.push_back(choose(0, logits.view().select(0, 0))); !is_done(row);) {
+        const DraftTree draft = detail::ask_draft("generate", model, options.draft, ids,
+                                                  options.max_new_tokens - std::ssize(row));
+        detail::step_with_draft("generate", model, {ids.back()}, draft, memory,
+                                [&](TensorView1<Logit> scores) {
+                                  ids.push_back(choose(0, scores));
+                                  return std::pair(ids.back(), !is_done(row));
+                                });
+      }
+      return generated;
+    }
+  }
   for (index_t seen = shortest;; ++seen) {
     bool is_any_left = false;
     for (index_t b = 0; b < batch; ++b) {
-      std::vector<index_t>& row = generated[static_cast<std::size_t>(b)];
-      const auto is_done = [&] {
-        return std::ssize(row) == options.max_new_tokens ||
-               (!row.empty() && std::ranges::count(options.stop_tokens, row.back()) > 0);
-      };
+      const std::vector<index_t>& row = generated[static_cast<std::size_t>(b)];
       if (seen < (options.prompt_lengths ? options.prompt_lengths(b) : prompt_len)) {
         next(b, 0) = prompts(b, seen);
-      } else if (!is_done()) {
-        const auto scores = logits.view().select(0, b);
-        if (std::ssize(row) < options.min_new_tokens) {
-          using Logit = typename Model::value_type;
-          for (const index_t stop : options.stop_tokens)
-            scores(stop) = -std::numeric_limits<Logit>::infinity();
-        }
-        next(b, 0) = options.sampling ? samplers[static_cast<std::size_t>(b)](scores)
-                                      : likeliest_token(scores);
-        row.push_back(next(b, 0));
+      } else if (!is_done(row)) {
+        next(b, 0) = choose(b, logits.view().select(0, b));
       }  // otherwise its last token again; the result is ignored
-      is_any_left = is_any_left || !is_done();
+      is_any_left = is_any_left || !is_done(row);
     }
     if (!is_any_left) return generated;
     model.step(next, logits);

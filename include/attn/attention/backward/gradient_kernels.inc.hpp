@@ -42,6 +42,26 @@ inline void score_gradient_jvp(index_t n, const T* p, const T* d_s, T d_lse, T d
 }
 
 template <class T>
+inline void capped_score_gradient_jvp(index_t n, const T* p, const T* d_s, const T* s, T cap,
+                                      T d_lse, T d_delta, T* d_scores, const T* more_scores,
+                                      T* d_d_p, const T* more_d_p) {
+  using V = Vec<T>;
+  const V zero = V::all(T{0}), one = V::all(T{1}), off = V::all(d_lse), d_off = V::all(d_delta);
+  const V by = V::all(T{1} / cap), twice = V::all(T{2} / cap);
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    const V weight = load(p + j, lanes), tanh = load(s + j, lanes) * by;
+    const V slope = fnma(tanh, tanh, one);
+    const V scores = load(d_scores + j, lanes) + load(more_scores + j, lanes);
+    const V moved = scores * slope - off;
+    const V of_p = (load(d_d_p + j, lanes) + load(more_d_p + j, lanes) - d_off) * slope;
+    // The derivative of the slope is -2 tanh / cap times the slope.
+    const V change = fma(load(d_s + j, lanes), moved - twice * tanh * scores, weight * of_p);
+    store(select(less(zero, weight), weight * moved, zero), d_scores + j, lanes);
+    store(select(less(zero, weight), change, zero), d_d_p + j, lanes);
+  });
+}
+
+template <class T>
 inline void softcap_derivative(index_t n, const T* s, T cap, T* derivative) {
   using V = Vec<T>;
   const V by = V::all(T{1} / cap), one = V::all(T{1});
@@ -114,6 +134,7 @@ inline constexpr detail::GradientKernels<T> kGradientKernels{
     .add_transposed = add_transposed<T>,
     .score_gradient = score_gradient<T>,
     .score_gradient_jvp = score_gradient_jvp<T>,
+    .capped_score_gradient_jvp = capped_score_gradient_jvp<T>,
     .softcap_derivative = softcap_derivative<T>,
     .multiply = multiply<T>,
     .add_scaled = add_scaled<T>,

@@ -21,7 +21,8 @@ class BackwardJvp {
         forward_(problem.value.forward),
         threads_(threads_for(executor, work())),
         scratch_elements_(scratch(problem.value, nullptr).elements),
-        score_elements_(BackwardJvpLoop<T>::score_elements(scratch(problem.value, nullptr))),
+        score_elements_(BackwardJvpLoop<T>::score_elements(scratch(problem.value, nullptr),
+                                                           forward_.options.softcap > 0)),
         rows_(forward_.batch() * forward_.num_heads() * forward_.scores[2]),
         memory_(workspace, elements() * worker_count(threads_)),
         deltas_(workspace, 2 * rows_) {}
@@ -53,8 +54,7 @@ class BackwardJvp {
                                     .first_row = 0,
                                     .b = b,
                                     .kv_head = n % kv_heads};
-      T* more = memory + 2 * scratch_elements_;
-      BackwardJvpLoop<T>(value, tangent, more, more + score_elements_).run();
+      BackwardJvpLoop<T>(value, tangent, memory + 2 * scratch_elements_).run();
     });
   }
 
@@ -62,7 +62,7 @@ class BackwardJvp {
   static BackwardScratch<T> scratch(const BackwardProblem<T>& problem, T* memory) {
     return {memory, problem, BackwardTiling(1).block_kv};
   }
-  index_t elements() const { return 2 * (scratch_elements_ + score_elements_); }
+  index_t elements() const { return 2 * scratch_elements_ + score_elements_; }
 
   index_t work() const {
     index_t products = 0;

@@ -18,13 +18,16 @@ namespace detail {
 template <class T>
 class BackwardJvpLoop {
  public:
-  /// `more_scores` and `more_d_p`: memory for score_elements().
-  BackwardJvpLoop(const BackwardTask<T>& value, const BackwardTask<T>& tangent, T* more_scores,
-                  T* more_d_p)
-      : value_(value), tangent_(tangent), more_scores_(more_scores), more_d_p_(more_d_p) {}
+  /// `memory`: of score_elements().
+  BackwardJvpLoop(const BackwardTask<T>& value, const BackwardTask<T>& tangent, T* memory)
+      : value_(value),
+        tangent_(tangent),
+        more_scores_(memory),
+        more_d_p_(more_scores_ + kRows * value_.scratch().score_stride),
+        capped_(more_d_p_ + kRows * value_.scratch().score_stride) {}
 
-  static index_t score_elements(const BackwardScratch<T>& scratch) {
-    return kRows * scratch.score_stride;
+  static index_t score_elements(const BackwardScratch<T>& scratch, bool has_softcap) {
+    return (has_softcap ? 3 : 2) * kRows * scratch.score_stride;
   }
 
   /// Adds the gradients and their tangents to d_q, d_k and d_v.
@@ -119,6 +122,7 @@ class BackwardJvpLoop {
       const TileKeys& tile = of_tile[r / MR];
       if (tile.columns.begin >= tile.columns.end) continue;
       const index_t height = (std::min)(MR, count - r);
+      if (softcap() > 0) keep_capped_scores(r, height, tile.columns);
       value_.tile.make(rows, r, height, tile, true, false);
       for (index_t x = r; x < r + height; ++x) make_tangents(rows[x], x, tile.columns);
     }
@@ -147,21 +151,42 @@ class BackwardJvpLoop {
                          d_p);
   }
 
+  /// Applies softcap to a copy of the scores of rows [r, r + height), which make() replaces.
+  void keep_capped_scores(index_t r, index_t height, KeyRange columns) const {
+    const BackwardScratch<T>& value = value_.scratch();
+    const index_t n = columns.end - columns.begin;
+    for (index_t x = r; x < r + height; ++x) {
+      const index_t at = x * value.score_stride + columns.begin;
+      std::copy_n(value.weights + at, n, capped_ + at);
+      value_.task.kernels.softcap(n, capped_ + at, softcap());
+    }
+  }
+
   /// Turns the tangents of scores and of d_p in row r into those of weights and of d_s, in the
   /// whole panels that products filled.
   void make_tangents(const QueryRow<T>& row, index_t r, KeyRange columns) const {
     const BackwardTask<T>& task = tangent_.task;
     const BackwardScratch<T>&value = value_.scratch(), &tangent = tangent_.scratch();
     const index_t NR = task.kernels.panel_width, begin = columns.begin & -NR;
-    const index_t at = r * value.score_stride + begin;
-    task.gradients.score_gradient_jvp(
-        round_up(columns.end, NR) - begin, value.weights + at, value.d_s + at,
-        task.problem.of_query(task.problem.lse, task.b, row.h, row.i), tangent.delta[r],
-        tangent.weights + at, more_scores_ + at, tangent.d_s + at, more_d_p_ + at);
+    const index_t at = r * value.score_stride + begin, n = round_up(columns.end, NR) - begin;
+    const T d_lse = task.problem.of_query(task.problem.lse, task.b, row.h, row.i);
+    const T *p = value.weights + at, *d_s = value.d_s + at;
+    T *d_p = tangent.weights + at, *d_d_s = tangent.d_s + at;
+    if (softcap() > 0) {
+      task.gradients.capped_score_gradient_jvp(n, p, d_s, capped_ + at, softcap(), d_lse,
+                                               tangent.delta[r], d_p, more_scores_ + at, d_d_s,
+                                               more_d_p_ + at);
+    } else {
+      task.gradients.score_gradient_jvp(n, p, d_s, d_lse, tangent.delta[r], d_p, more_scores_ + at,
+                                        d_d_s, more_d_p_ + at);
+    }
   }
+
+  T softcap() const { return static_cast<T>(value_.task.problem.forward.options.softcap); }
 
   Part value_, tangent_;
   T *more_scores_, *more_d_p_;
+  T* capped_;  ///< scores after softcap
 };
 
 }  // namespace detail

@@ -15,7 +15,6 @@ template <class T, class... Functors>
 void refuse_without_second_derivative(std::string_view function,
                                       const AttentionOptions<T>& options) {
   const std::pair<std::string_view, bool> refused[] = {
-      {"softcap", options.softcap > 0},
       {"qv", static_cast<bool>(options.qv)},
       {"masked_row", options.masked_row == MaskedRow::mean},
       {"dropout", options.dropout.p > 0},
@@ -51,8 +50,8 @@ void check_tangent(std::string_view name, const DualView<T, Rank>& x) {
 /// Shapes are those of the backward call, of tensors and tangents alike; innermost strides are 1.
 /// out, lse and their tangents are those that scaled_dot_product_attention_jvp() returned for the
 /// same options. Takes masks (of positions, lengths, documents, dense and functors), biases and
-/// ALiBi slopes, which are constant, sinks, scale, packed sequences and grouped heads. Refuses
-/// softcap, qv, MaskedRow::mean, dropout, gathered keys, pages, score_mod, prob_mod and precision
+/// ALiBi slopes, which are constant, sinks, scale, softcap, packed sequences and grouped heads.
+/// Refuses qv, MaskedRow::mean, dropout, gathered keys, pages, score_mod, prob_mod and precision
 /// other than exact. Keys and values that a query does not see must be finite, unless no query of
 /// the block sees them. No matrix of scores is stored. The bits are the same on any number of
 /// threads. Throws ShapeError, DTypeError or ValueError before anything is written.

@@ -139,7 +139,7 @@ LossTangent hessian_vector_product(const Encoder<T>& stack, Input3<T> x, const L
                                    const Functors&... functors) {
   HessianTape<T> tape(options.execution);
   const Traced<T> out =
-      trace(tape, stack, vector, result, tape.input(x), options, position_ids, functors...);
+      trace(tape, stack, vector, result, tape.constant(x), options, position_ids, functors...);
   const LossTangent value = loss(DualView<const T>(out.x), out.d);
   tape.run_backward();
   return value;

@@ -14,8 +14,7 @@ inline void refuse_without_second_derivative(const MultiHeadAttentionOptions& op
   const std::pair<std::string_view, bool> refused[] = {{"add_bias_kv", options.add_bias_kv},
                                                        {"add_zero_attn", options.add_zero_attn},
                                                        {"clip_qkv", options.clip_qkv > 0},
-                                                       {"output_gate", options.output_gate},
-                                                       {"sinks", options.sinks}};
+                                                       {"output_gate", options.output_gate}};
   for (const auto& [name, given] : refused) {
     if (!given) continue;
     throw ValueError(
@@ -100,8 +99,13 @@ Traced<T> MultiHeadAttentionTraining<T>::trace(HessianTape<T>& tape, const Modul
     });
   }
   Traced<T> context;
-  with_own([&](const AttentionOptions<T>& options, const auto&, const auto&) {
-    context = tape.attention(q, k, v, o.num_heads, o.num_kv_heads, options, functors...);
+  with_own([&](AttentionOptions<T> options, const auto&, const auto&) {
+    const bool learned = m.sinks_ && !given.sinks;
+    if (learned) options.sinks = m.sinks_.view();  // outlives the tape
+    context =
+        tape.attention_with_sinks(q, k, v, o.num_heads, o.num_kv_heads, options,
+                                  learned ? vector.sinks_.view() : TensorView1<const T>(),
+                                  learned ? result.sinks_.view() : TensorView1<T>(), functors...);
   });
   if (!o.output_projection) return context;
   return tape.linear(m.out_proj_, vector.out_proj_, result.out_proj_, context);
@@ -111,7 +115,7 @@ Traced<T> MultiHeadAttentionTraining<T>::trace(HessianTape<T>& tape, const Modul
 
 /// The layer on a tape: query (batch, q_len, embed_dim), key (batch, kv_len, kdim), value (batch,
 /// kv_len, vdim); returns (batch, q_len, out_dim()). Options with tensors are constant. Appended
-/// keys, clip_qkv, gates and learned sinks are refused, and what tape.attention() refuses. Throws
+/// keys, clip_qkv and gates are refused, and what tape.attention() refuses. Throws
 /// ShapeError or ValueError.
 template <class T, class... Functors>
 Traced<T> trace(HessianTape<T>& tape, const MultiHeadAttention<T>& layer,

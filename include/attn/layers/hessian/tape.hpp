@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -18,9 +19,10 @@ ATTN_NAMESPACE_BEGIN
 template <class T>
 struct Traced {
   DualView<T> x, d;
+  bool constant = false;  ///< the tangent is 0, and linear() adds nothing to the gradient
 
   Traced slice(int axis, index_t begin, index_t end) const {
-    return {x.slice(axis, begin, end), d.slice(axis, begin, end)};
+    return {x.slice(axis, begin, end), d.slice(axis, begin, end), constant};
   }
 };
 
@@ -61,6 +63,14 @@ class HessianTape {
     return out;
   }
 
+  /// A copy of x that is constant and whose gradient is not needed: linear() then computes three
+  /// products instead of eight.
+  Traced<T> constant(Input3<T> x) {
+    Traced<T> out = input(x);
+    out.constant = true;
+    return out;
+  }
+
   /// Records a function of your own: run_backward() calls `step`, which reads the gradients of the
   /// function's results and their tangents, and adds to those of its inputs.
   void record(std::function<void()> step) { steps_.push_back(std::move(step)); }
@@ -81,9 +91,18 @@ class HessianTape {
     const Traced<T> out = make(shape);
     attn::linear(x.x.value, weight.value, bias.value, out.x.value, Activation::none, {},
                  execution_);
-    linear_jvp(x.x.value, x.x.tangent, weight.value, weight.tangent, bias.tangent, out.x.tangent,
-               {}, execution_);
+    if (x.constant && weight.tangent) {
+      attn::linear(x.x.value, weight.tangent, bias.tangent, out.x.tangent, Activation::none, {},
+                   execution_);
+    } else {
+      linear_jvp(x.x.value, x.x.tangent, weight.value, weight.tangent, bias.tangent, out.x.tangent,
+                 {}, execution_);
+    }
     record([=, this] {
+      if (x.constant) {
+        return linear_backward(out.d.tangent, x.x.value, weight.value, {}, d_weight, d_bias, {},
+                               execution_);
+      }
       linear_backward_jvp(out.d, x.x, weight, x.d, {{}, d_weight}, {{}, d_bias}, execution_);
     });
     return out;
@@ -155,8 +174,18 @@ class HessianTape {
   /// num_kv_heads heads; takes the options of scaled_dot_product_attention_backward_jvp().
   template <class... Functors>
   Traced<T> attention(const Traced<T>& q, const Traced<T>& k, const Traced<T>& v, index_t num_heads,
-                      index_t num_kv_heads, AttentionOptions<T> options,
+                      index_t num_kv_heads, const AttentionOptions<T>& options,
                       const Functors&... functors) {
+    return attention_with_sinks(q, k, v, num_heads, num_kv_heads, options, {}, {}, functors...);
+  }
+
+  /// attention() with learned options.sinks (num_heads): `vector` are their tangents, and d_sinks
+  /// takes the tangents of their gradients.
+  template <class... Functors>
+  Traced<T> attention_with_sinks(const Traced<T>& q, const Traced<T>& k, const Traced<T>& v,
+                                 index_t num_heads, index_t num_kv_heads,
+                                 const AttentionOptions<T>& options, TensorView1<const T> vector,
+                                 TensorView1<T> d_sinks, const Functors&... functors) {
     const auto heads = [](const DualView<T>& x, index_t n) {
       return DualView<T, 4>{split_heads(x.value, n), split_heads(x.tangent, n)};
     };
@@ -167,13 +196,17 @@ class HessianTape {
     const DualView<T, 4> y = heads(out.x, num_heads);
     const DualView<T> lse = make({shape[0], num_heads, shape[1]}).x;
     detail::refuse_without_second_derivative<T, Functors...>("HessianTape", options);
+    if (d_sinks) check_shape("HessianTape", "d_sinks", Shape<1>{num_heads}, d_sinks.shape());
     AttentionOptions<T> with_lse = options;
     with_lse.lse = lse.value;
     scaled_dot_product_attention_jvp(
         qx.value, kx.value, vx.value,
-        {.q = qx.tangent, .k = kx.tangent, .v = vx.tangent, .d_lse = lse.tangent}, y.value,
-        y.tangent, with_lse, functors...);
-    record([=] {
+        {.q = qx.tangent, .k = kx.tangent, .v = vx.tangent, .sinks = vector, .d_lse = lse.tangent},
+        y.value, y.tangent, with_lse, functors...);
+    record([=, this] {
+      if (d_sinks) {
+        add_sink_gradients(options.sinks, vector, heads(out.d, num_heads), y, lse, d_sinks);
+      }
       scaled_dot_product_attention_backward_jvp(heads(out.d, num_heads), qx, kx, vx, y, lse,
                                                 heads(q.d, num_heads), heads(k.d, num_kv_heads),
                                                 heads(v.d, num_kv_heads), options, functors...);
@@ -182,6 +215,33 @@ class HessianTape {
   }
 
  private:
+  /// The gradient of a sink is the sum over queries of -p D, with p = e^(sink - lse) and D the
+  /// product of d_out and out, and its tangent the sum of -p ((t(sink) - t(lse)) D + t(D)).
+  void add_sink_gradients(const TensorView1<const T>& sinks, const TensorView1<const T>& vector,
+                          const DualView<T, 4>& d_out, const DualView<T, 4>& out,
+                          const DualView<T>& lse, const TensorView1<T>& d_sinks) const {
+    const index_t batch = out.value.extent(0), q_len = out.value.extent(2),
+                  dv = out.value.extent(3);
+    detail::for_rows(execution_.threads(), out.value.extent(1), batch * q_len * dv, [&](index_t h) {
+      const T d_sink = vector ? vector(h) : T{0};
+      T sum = 0;
+      for (index_t b = 0; b < batch; ++b) {
+        for (index_t i = 0; i < q_len; ++i) {
+          if (lse.value(b, h, i) == detail::kMinusInf<T>) continue;
+          T delta = 0, d_delta = 0;
+          for (index_t x = 0; x < dv; ++x) {
+            delta += d_out.value(b, h, i, x) * out.value(b, h, i, x);
+            d_delta += d_out.tangent(b, h, i, x) * out.value(b, h, i, x) +
+                       d_out.value(b, h, i, x) * out.tangent(b, h, i, x);
+          }
+          sum += std::exp(sinks(h) - lse.value(b, h, i)) *
+                 ((d_sink - lse.tangent(b, h, i)) * delta + d_delta);
+        }
+      }
+      d_sinks(h) -= sum;
+    });
+  }
+
   Execution execution_;
   std::vector<Tensor1<T>> memory_;
   std::vector<std::function<void()>> steps_;

@@ -1,0 +1,216 @@
+// TextGenerationOptions, GeneratedText: a text that a language model generates, token by token.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include "attn/generation/draft.hpp"
+#include "attn/generation/logits.hpp"
+#include "attn/models/language_model.hpp"
+#include "attn/text/stop_filter.hpp"
+#include "attn/text/text_stream.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct TextGenerationOptions {
+  index_t max_new_tokens = 0;                    ///< at least 1, including the end token
+  index_t min_new_tokens = 0;                    ///< before an end token may come
+  std::optional<SamplingOptions> sampling = {};  ///< default: greedy
+  LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
+  /// Called with the logits (vocab_size) and all tokens so far, before penalties; may change the
+  /// logits.
+  std::function<void(TensorView1<float>, std::span<const index_t>)> logit_processor = {};
+  std::vector<std::string> stop = {};  ///< texts before which the answer ends, even across tokens
+  /// Called with each piece of the text as soon as it is certain, whole characters; false ends the
+  /// answer.
+  std::function<bool(std::string_view)> on_text = {};
+  /// Return the natural logarithm of the probability of each token.
+  bool log_probabilities = false;
+  /// When the session is full, keep its first `keep` tokens and the newest half of the others, and
+  /// prefill them at their new positions: see shortened_context(). If not given, the answer ends.
+  std::optional<index_t> keep = {};
+  Draft draft = {};  ///< proposes tokens for speculative decoding, which does not change the result
+};
+
+enum class AnswerEnd {
+  end_token,
+  stop_text,
+  length,   ///< max_new_tokens
+  context,  ///< the session is full
+  caller,   ///< on_text returned false
+};
+
+struct GeneratedText {
+  std::vector<index_t> ids;  ///< including the end token
+  std::string text;          ///< without the end token and a stop text; valid UTF-8
+  AnswerEnd end = AnswerEnd::length;
+  /// For each token, the natural logarithm of its probability in the model, before any change of
+  /// the logits.
+  std::vector<double> log_probabilities;
+  /// All tokens up to the last of ids; fewer if the context was shortened. The session has
+  /// processed all but the last.
+  std::vector<index_t> context;
+  index_t drafted = 0, accepted = 0;  ///< draft tokens verified, and draft tokens accepted
+};
+
+/// log(softmax(logits))(id), summed in double. Shape: logits (vocab_size).
+inline double log_probability(TensorView1<const float> logits, index_t id) {
+  double max_logit = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (index_t i = 0; i < logits.extent(0); ++i)
+    max_logit = (std::max)(max_logit, static_cast<double>(logits(i)));
+  for (index_t i = 0; i < logits.extent(0); ++i)
+    sum += std::exp(static_cast<double>(logits(i)) - max_logit);
+  return static_cast<double>(logits(id)) - max_logit - std::log(sum);
+}
+
+/// The first `keep` of ids and the newest half of the others, repeated while there are more than
+/// `capacity`. Throws ValueError unless keep is in 0 .. capacity - 1.
+inline std::vector<index_t> shortened_context(std::vector<index_t> ids, index_t capacity,
+                                              index_t keep) {
+  detail::check_generation("shortened_context", "keep", keep, 0, capacity - 1);
+  while (std::ssize(ids) > capacity) {
+    ids.erase(ids.begin() + keep, ids.end() - (std::ssize(ids) - keep) / 2);
+  }
+  return ids;
+}
+
+namespace detail {
+
+/// One call of generate_text(): its tokens, and how each new one extends the answer.
+class TextGeneration {
+ public:
+  TextGeneration(const LanguageModel& model, GptSession<float>& session,
+                 std::span<const index_t> ids, const TextGenerationOptions& options)
+      : model_(model),
+        session_(session),
+        options_(options),
+        limit_(max_session_tokens(session)),
+        filter_(options.stop),
+        stream_(model.tokenizer()) {
+    const index_t seen = session.length();
+    check_generation("generate_text", "the session's batch", session.batch(), 1, 1);
+    check_generation("generate_text", "max_new_tokens", options.max_new_tokens, 1);
+    if (options.keep) {
+      check_generation("generate_text", "keep", *options.keep, 0, limit_ - 1);
+      check_generation("generate_text", "the number of ids", std::ssize(ids), seen + 1);
+    } else {
+      check_generation("generate_text", "the number of ids", std::ssize(ids), seen + 1, limit_);
+    }
+    if (options.sampling) sampler_.emplace(*options.sampling, session.vocab_size());
+    result_.context.assign(ids.begin(), ids.end());
+  }
+
+  GeneratedText run() {
+    while (step()) {
+    }
+    return result();
+  }
+  GeneratedText result() { return std::move(result_); }
+
+  GptSession<float>& session() { return session_; }
+
+  /// Whether the next token has no place in the session.
+  bool is_full() const { return std::ssize(result_.context) > limit_; }
+  std::span<const index_t> context() const { return result_.context; }
+
+  /// The token of this conversation for a joint step of several sessions; none if it needs a step
+  /// of its own: to prefill, to verify a draft, to shorten its context or to end.
+  std::optional<index_t> next_token() const {
+    const bool is_one = std::ssize(result_.context) == session_.length() + 1;
+    const bool has_room = session_.length() < limit_;
+    if (!is_one || !has_room || options_.draft) return std::nullopt;
+    return result_.context.back();
+  }
+  /// Takes the logits of the next token from a joint step, (vocab_size). Returns whether the answer
+  /// continues.
+  bool accept(TensorView1<float> logits) { return take(choose(logits)); }
+
+  /// Feeds the session its unprocessed tokens, and a draft after them. Returns whether the answer
+  /// continues.
+  bool step() {
+    std::vector<index_t>& all = result_.context;
+    if (is_full()) {
+      if (!options_.keep) return finish(AnswerEnd::context);
+      all = shortened_context(std::move(all), limit_, *options_.keep);
+      session_.clear();
+    }
+    const bool has_draft = options_.draft && std::ssize(all) == session_.length() + 1;
+    const DraftTree draft = has_draft ? ask_draft("generate_text", session_, options_.draft, all,
+                                                  options_.max_new_tokens - std::ssize(result_.ids))
+                                      : DraftTree{};
+    check_generation("generate_text", "the session's length after callbacks", session_.length(), 0,
+                     std::ssize(all) - 1);
+    const VerifiedDraft verified =
+        step_with_draft("generate_text", session_, {all.begin() + session_.length(), all.end()},
+                        draft, logits_, [&](TensorView1<float> logits) {
+                          const index_t id = choose(logits);
+                          return std::pair(id, take(id));
+                        });
+    result_.drafted += draft.size();
+    result_.accepted += verified.accepted;
+    return verified.goes_on;
+  }
+
+ private:
+  index_t choose(TensorView1<float> row) {
+    const std::vector<index_t>& all = result_.context;
+    Tensor1<float> plain;
+    if (options_.log_probabilities) plain = Tensor1<float>(TensorView1<const float>(row));
+    if (options_.logit_processor) options_.logit_processor(row, all);
+    if (options_.logits.changes()) adjust_logits(row, all, options_.logits);
+    if (std::ssize(result_.ids) < options_.min_new_tokens) {
+      for (const index_t end : model_.end_tokens())
+        row(end) = -std::numeric_limits<float>::infinity();
+    }
+    const index_t id = sampler_ ? (*sampler_)(row) : likeliest_token(row);
+    if (options_.log_probabilities) {
+      result_.log_probabilities.push_back(log_probability(plain.view(), id));
+    }
+    return id;
+  }
+
+  /// Returns whether the answer continues after this token.
+  bool take(index_t id) {
+    result_.context.push_back(id);
+    result_.ids.push_back(id);
+    if (model_.is_end(id)) return finish(AnswerEnd::end_token);
+    const bool goes_on = say(filter_.push(stream_.push(id)));
+    if (filter_.stopped()) return end(AnswerEnd::stop_text);
+    if (!goes_on) return end(AnswerEnd::caller);
+    if (std::ssize(result_.ids) == options_.max_new_tokens) return finish(AnswerEnd::length);
+    return true;
+  }
+
+  bool end(AnswerEnd how) {
+    result_.end = how;
+    return false;
+  }
+
+  /// Adds the text that was still held back, and ends the answer.
+  bool finish(AnswerEnd how) {
+    say(filter_.push(stream_.finish()));
+    if (filter_.stopped()) return end(AnswerEnd::stop_text);
+    say(filter_.finish());
+    return end(how);
+  }
+
+  bool say(const std::string& text) {
+    if (text.empty()) return true;
+    result_.text += text;
+    return !options_.on_text || options_.on_text(text);
+  }
+
+  const LanguageModel& model_;
+  GptSession<float>& session_;
+  const TextGenerationOptions& options_;
+  index_t limit_;
+  std::optional<Sampler> sampler_;
+  StopFilter filter_;
+  TextStream stream_;
+  Tensor3<float> logits_;  ///< (1, rows, vocab_size), of the last step
+  GeneratedText result_;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
