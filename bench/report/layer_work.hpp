@@ -11,8 +11,8 @@ namespace bench {
 
 namespace detail {
 
-/// `tokens` tokens through 64 experts of width 384, of which each token has 8.
-inline Work experts_work(std::string name, attn::Isa isa, index_t tokens, bool pack) {
+/// `tokens` tokens through 64 packed experts of width 384, of which each token has 8.
+inline Work experts_work(std::string name, attn::Isa isa, index_t tokens) {
   constexpr index_t kWidth = 1024, kHidden = 384, kExperts = 64, kChosen = 8;
   struct Inputs {
     attn::MixtureOfExperts<float> layer;
@@ -25,7 +25,7 @@ inline Work experts_work(std::string name, attn::Isa isa, index_t tokens, bool p
               {.num_experts = kExperts, .experts_per_token = kChosen, .dim_feedforward = kHidden}),
           kWidth),
       random_tensor<float, 3>({1, tokens, kWidth}, 2), attn::Tensor3<float>({1, tokens, kWidth})});
-  if (pack) in->layer.pack();
+  in->layer.pack();
   const index_t expert = 3 * kWidth * kHidden;
   Work work{std::move(name), isa, 2 * static_cast<double>(tokens * kChosen * expert)};
   const index_t read = (tokens == 1 ? kChosen : kExperts) * expert * index_t{sizeof(float)};
@@ -83,15 +83,12 @@ inline Work latent_work(std::string name, attn::Isa isa) {
 
 inline std::vector<Group> layer_groups() {
   const attn::Isa isa = attn::active_isa();
-  return {
-      {{"moe_decode"},
-       [=]() -> std::vector<Work> { return {detail::experts_work("moe_decode", isa, 1, false)}; }},
-      {{"moe_prefill"},
-       [=]() -> std::vector<Work> {
-         return {detail::experts_work("moe_prefill", isa, 512, true)};
-       }},
-      {{"mla_decode"},
-       [=]() -> std::vector<Work> { return {detail::latent_work("mla_decode", isa)}; }}};
+  return {{{"moe_decode"},
+           [=]() -> std::vector<Work> { return {detail::experts_work("moe_decode", isa, 1)}; }},
+          {{"moe_prefill"},
+           [=]() -> std::vector<Work> { return {detail::experts_work("moe_prefill", isa, 512)}; }},
+          {{"mla_decode"},
+           [=]() -> std::vector<Work> { return {detail::latent_work("mla_decode", isa)}; }}};
 }
 
 }  // namespace bench
