@@ -432,7 +432,8 @@ class Report {
     row.value = pair.seconds / kMilli;
     row.limit = std::max(pair.baseline, computing) / kMilli;
     if (computing > pair.baseline) row.limit_name = "its FLOPs at the FMA peak";
-    row.note = bench::number_text(pair.ratio()) + " times reading";
+    row.note = bench::number_text(pair.ratio()) + " times reading, " +
+               bench::number_text(computing / pair.baseline) + " at the FMA peak";
     return row;
   }
 
