@@ -601,6 +601,14 @@ Json shapes() {
       add("", std::string(s.name) + suffix, "EncoderLayer", shape);
     }
   }
+  for (const bench::ExpertsShape& s : bench::kExpertsShapes) {
+    add("", s.name, "Experts",
+        {{"tokens", s.tokens},
+         {"width", s.width},
+         {"hidden", s.hidden},
+         {"experts", s.experts},
+         {"chosen", s.chosen}});
+  }
   for (const bench::AttentionShape& s : bench::kAttentionTrainShapes) {
     add("", s.name, "AttentionTrain",
         {{"batch", s.batch},
