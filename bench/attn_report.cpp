@@ -432,7 +432,8 @@ class Report {
     row.value = pair.seconds / kMilli;
     row.limit = std::max(pair.baseline, computing) / kMilli;
     if (computing > pair.baseline) row.limit_name = "its FLOPs at the FMA peak";
-    row.note = bench::number_text(pair.ratio()) + " times reading";
+    row.note = bench::number_text(pair.ratio()) + " times reading, " +
+               bench::number_text(computing / pair.baseline) + " at the FMA peak";
     return row;
   }
 
@@ -599,6 +600,14 @@ Json shapes() {
       shape["element"] = element;
       add("", std::string(s.name) + suffix, "EncoderLayer", shape);
     }
+  }
+  for (const bench::ExpertsShape& s : bench::kExpertsShapes) {
+    add("", s.name, "Experts",
+        {{"tokens", s.tokens},
+         {"width", s.width},
+         {"hidden", s.hidden},
+         {"experts", s.experts},
+         {"chosen", s.chosen}});
   }
   for (const bench::AttentionShape& s : bench::kAttentionTrainShapes) {
     add("", s.name, "AttentionTrain",

@@ -306,6 +306,50 @@ class EncoderLayer(Operation):
 
 
 @dataclass(frozen=True)
+class Experts(Operation):
+    """Qwen3's mixture of experts: gated SiLU, the `chosen` most likely experts of each token by a
+    softmax, whose weights are divided by their sum."""
+
+    tokens: int
+    width: int
+    hidden: int
+    experts: int
+    chosen: int
+
+    @property
+    def flops(self):
+        return 2 * self.tokens * self.chosen * 3 * self.width * self.hidden
+
+    @property
+    def bytes(self):
+        """Bytes of the weights of one token's experts."""
+        return 4 * self.chosen * 3 * self.width * self.hidden
+
+    def small(self):
+        return replace(self, tokens=min(self.tokens, 9), width=40, hidden=24, experts=8, chosen=3)
+
+    def inputs(self):
+        scale = 1 / math.sqrt(self.width)
+        return {
+            "x": random(1, 1, self.tokens, self.width),
+            "router": random(2, self.experts, self.width, scale=scale),
+            "gate_up": random(3, self.experts, 2 * self.hidden, self.width, scale=scale),
+            "down": random(4, self.experts, self.width, self.hidden, scale=scale),
+        }
+
+    def expected(self, x, router, gate_up, down):
+        likely = softmax(x @ router.T)
+        out = np.zeros_like(x)
+        for t in range(self.tokens):
+            best = np.argsort(likely[0, t])[-self.chosen :]
+            for e in best:
+                gate, up = np.split(gate_up[e] @ x[0, t], 2)
+                weight = likely[0, t, e] / likely[0, t, best].sum()
+                out[0, t] += weight * (down[e] @ (gate / (1 + np.exp(-gate)) * up))
+        return out
+
+
+@dataclass(frozen=True)
 class MiniLm(Operation):
     """Embeddings of sentences by all-MiniLM-L6-v2, tokenizer included; minilm_files.py fills
     `folder`."""

@@ -13,13 +13,14 @@ from common import (
     Elements,
     EncoderLayer,
     EncoderTrain,
+    Experts,
     Gemm,
     GptTrain,
     Llm,
     MiniLm,
 )
 from common import MultiHead, Softmax
-from rival import Way, serve
+from rival import Unsupported, Way, serve
 
 
 def multi_head_state(inputs, prefix=""):
@@ -261,7 +262,41 @@ def encoder(operation, t, dropout):
     return module
 
 
+def experts(implementation):
+    """The layer of transformers, with experts one by one ("eager") or in one product
+    ("grouped_mm")."""
+
+    def way(operation, inputs, threads):
+        if not isinstance(operation, Experts):
+            raise Unsupported(f"no experts in {operation}")
+        from transformers import Qwen3MoeConfig
+        from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
+
+        torch.set_num_threads(threads)
+        config = Qwen3MoeConfig(
+            hidden_size=operation.width,
+            moe_intermediate_size=operation.hidden,
+            num_experts=operation.experts,
+            num_experts_per_tok=operation.chosen,
+            norm_topk_prob=True,
+        )
+        config._experts_implementation = implementation
+        module = Qwen3MoeSparseMoeBlock(config).eval()
+        t = {name: torch.from_numpy(x) for name, x in inputs.items()}
+        weights = {
+            "gate.weight": t["router"],
+            "experts.gate_up_proj": t["gate_up"],
+            "experts.down_proj": t["down"],
+        }
+        module.load_state_dict(weights, assign=True)
+        return Way(lambda: module(t["x"]), lambda output: output.numpy())
+
+    return way
+
+
 def eager(operation, inputs, threads):
+    if isinstance(operation, Experts):
+        raise Unsupported("PyTorch alone has no experts")
     if isinstance(operation, (AttentionTrain, EncoderTrain, GptTrain)):
         return training(operation, inputs, threads)
     if isinstance(operation, Llm):
@@ -309,4 +344,4 @@ def eager(operation, inputs, threads):
 
 
 with torch.inference_mode():
-    serve(torch.__version__, eager, trains=True)
+    serve(torch.__version__, eager, experts("eager"), experts("grouped_mm"), trains=True)

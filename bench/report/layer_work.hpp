@@ -11,25 +11,25 @@ namespace bench {
 
 namespace detail {
 
-/// `tokens` tokens through 64 experts of width 384, of which each token has 8.
-inline Work experts_work(std::string name, attn::Isa isa, index_t tokens, bool pack) {
-  constexpr index_t kWidth = 1024, kHidden = 384, kExperts = 64, kChosen = 8;
+/// Tokens through packed experts.
+inline Work experts_work(const ExpertsShape& s, attn::Isa isa) {
   struct Inputs {
     attn::MixtureOfExperts<float> layer;
     attn::Tensor3<float> x, out;
   };
-  const auto in = std::make_shared<Inputs>(Inputs{
-      with_random_parameters(
-          attn::MixtureOfExperts<float>(
-              kWidth, attn::Activation::silu,
-              {.num_experts = kExperts, .experts_per_token = kChosen, .dim_feedforward = kHidden}),
-          kWidth),
-      random_tensor<float, 3>({1, tokens, kWidth}, 2), attn::Tensor3<float>({1, tokens, kWidth})});
-  if (pack) in->layer.pack();
-  const index_t expert = 3 * kWidth * kHidden;
-  Work work{std::move(name), isa, 2 * static_cast<double>(tokens * kChosen * expert)};
-  const index_t read = (tokens == 1 ? kChosen : kExperts) * expert * index_t{sizeof(float)};
-  if (tokens == 1) work.bytes = read;
+  const auto in = std::make_shared<Inputs>(
+      Inputs{with_random_parameters(attn::MixtureOfExperts<float>(s.width, attn::Activation::silu,
+                                                                  {.num_experts = s.experts,
+                                                                   .experts_per_token = s.chosen,
+                                                                   .dim_feedforward = s.hidden}),
+                                    s.width),
+             random_tensor<float, 3>({1, s.tokens, s.width}, 2),
+             attn::Tensor3<float>({1, s.tokens, s.width})});
+  in->layer.pack();
+  const index_t expert = 3 * s.width * s.hidden;
+  Work work{std::string(s.name), isa, 2 * static_cast<double>(s.tokens * s.chosen * expert)};
+  const index_t read = (s.tokens == 1 ? s.chosen : s.experts) * expert * index_t{sizeof(float)};
+  if (s.tokens == 1) work.bytes = read;
   work.traffic = read + (in->x.size() + in->out.size()) * index_t{sizeof(float)};
   work.run = [in](const attn::Execution& execution) {
     in->layer.forward(in->x, in->out, {}, execution);
@@ -83,15 +83,15 @@ inline Work latent_work(std::string name, attn::Isa isa) {
 
 inline std::vector<Group> layer_groups() {
   const attn::Isa isa = attn::active_isa();
-  return {
-      {{"moe_decode"},
-       [=]() -> std::vector<Work> { return {detail::experts_work("moe_decode", isa, 1, false)}; }},
-      {{"moe_prefill"},
-       [=]() -> std::vector<Work> {
-         return {detail::experts_work("moe_prefill", isa, 512, true)};
-       }},
-      {{"mla_decode"},
-       [=]() -> std::vector<Work> { return {detail::latent_work("mla_decode", isa)}; }}};
+  std::vector<Group> groups;
+  for (const ExpertsShape& s : kExpertsShapes) {
+    groups.push_back({{std::string(s.name)},
+                      [=]() -> std::vector<Work> { return {detail::experts_work(s, isa)}; }});
+  }
+  groups.push_back({{"mla_decode"}, [=]() -> std::vector<Work> {
+                      return {detail::latent_work("mla_decode", isa)};
+                    }});
+  return groups;
 }
 
 }  // namespace bench

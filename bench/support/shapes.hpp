@@ -135,6 +135,17 @@ inline constexpr ModuleShape kModuleShapes[] = {
     {"encoder_bert", 8, 128, 768, 12, 3072},
 };
 
+/// Tokens through a mixture of experts whose width inside is `hidden`; each token has `chosen`.
+struct ExpertsShape {
+  std::string_view name;
+  index_t tokens, width, hidden, experts, chosen;
+};
+
+inline constexpr ExpertsShape kExpertsShapes[] = {
+    {"moe_decode", 1, 1024, 384, 64, 8},
+    {"moe_prefill", 512, 1024, 384, 64, 8},
+};
+
 /// Forward and backward of attention; also in bench/peers.
 inline constexpr AttentionShape kAttentionTrainShapes[] = {
     {"sdpa_train_d64", 1, 8, 8, 2048, 2048, 64},

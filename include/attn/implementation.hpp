@@ -12,6 +12,7 @@
 
 #include "attn/attention/forward/parts.hpp"
 #include "attn/attention/jvp/sdpa_jvp.hpp"
+#include "attn/attention/linear_attention_backward.hpp"
 #include "attn/attention/sdpa_backward.hpp"
 #include "attn/generation.hpp"
 #include "attn/kernels/losses/loss.hpp"
@@ -35,23 +36,24 @@
 #define ATTN_EXPORT_CONVERSIONS(In, Acc) \
   ATTN_EXPORT_PAIR(Conversions, In, Acc) \
   ATTN_EXPORT_PAIR(Conversions, Acc, In)
-#define ATTN_EXPORT_TABLES(T)               \
-  ATTN_EXPORT_TABLE(Products, T)            \
-  ATTN_EXPORT_TABLE(Attention, T)           \
-  ATTN_EXPORT_TABLE(AttentionParts, T)      \
-  ATTN_EXPORT_TABLE(LinearAttention, T)     \
-  ATTN_EXPORT_TABLE(Softmax, T)             \
-  ATTN_EXPORT_TABLE(Norms, T)               \
-  ATTN_EXPORT_TABLE(Elementwise, T)         \
-  ATTN_EXPORT_TABLE(Rotary, T)              \
-  ATTN_EXPORT_TABLE(SoftmaxBackward, T)     \
-  ATTN_EXPORT_TABLE(NormsBackward, T)       \
-  ATTN_EXPORT_TABLE(ElementwiseBackward, T) \
-  ATTN_EXPORT_TABLE(ColumnSums, T)          \
-  ATTN_EXPORT_TABLE(Losses, T)              \
-  ATTN_EXPORT_TABLE(Dropout, T)             \
-  ATTN_EXPORT_TABLE(Optimizers, T)          \
-  ATTN_EXPORT_TABLE(AttentionBackward, T)   \
+#define ATTN_EXPORT_TABLES(T)                   \
+  ATTN_EXPORT_TABLE(Products, T)                \
+  ATTN_EXPORT_TABLE(Attention, T)               \
+  ATTN_EXPORT_TABLE(AttentionParts, T)          \
+  ATTN_EXPORT_TABLE(LinearAttention, T)         \
+  ATTN_EXPORT_TABLE(LinearAttentionBackward, T) \
+  ATTN_EXPORT_TABLE(Softmax, T)                 \
+  ATTN_EXPORT_TABLE(Norms, T)                   \
+  ATTN_EXPORT_TABLE(Elementwise, T)             \
+  ATTN_EXPORT_TABLE(Rotary, T)                  \
+  ATTN_EXPORT_TABLE(SoftmaxBackward, T)         \
+  ATTN_EXPORT_TABLE(NormsBackward, T)           \
+  ATTN_EXPORT_TABLE(ElementwiseBackward, T)     \
+  ATTN_EXPORT_TABLE(ColumnSums, T)              \
+  ATTN_EXPORT_TABLE(Losses, T)                  \
+  ATTN_EXPORT_TABLE(Dropout, T)                 \
+  ATTN_EXPORT_TABLE(Optimizers, T)              \
+  ATTN_EXPORT_TABLE(AttentionBackward, T)       \
   ATTN_EXPORT_TABLE(AttentionTangents, T)
 
 #if defined(ATTN_IMPLEMENTATION_FLOAT)

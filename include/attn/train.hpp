@@ -13,6 +13,7 @@
 #include "attn/kernels/losses/loss.hpp"                   // cross_entropy, mse_loss
 #include "attn/kernels/losses/contrastive_loss.hpp"       // InfoNCE over cosines
 #include "attn/kernels/losses/cosine_loss.hpp"            // similar and dissimilar pairs
+#include "attn/attention/linear_attention_backward.hpp"   // linear attention
 #include "attn/attention/sdpa_backward.hpp"               // attention, from its output and lse
 #include "attn/attention/jvp/sdpa_jvp.hpp"                    // attention and its tangent
 #include "attn/attention/jvp/sdpa_backward_jvp.hpp"           // tangents of its gradients

@@ -253,7 +253,10 @@ TEST(EncoderBackward, AgreesWithCentralDifferencesWhereverNormsAre) {
     }
     if (n % 4 == 2) {
       options.mixers = {attn::TokenMixer::short_convolution, attn::TokenMixer::attention};
+      if (random.chance(0.5)) options.mixers[0] = attn::TokenMixer::gated_delta;
       options.layer.convolution = {.width = random.integer(2, 4), .bias = random.chance(0.5)};
+      options.layer.gated_delta = {
+          .num_value_heads = 2, .key_dim = 2, .value_dim = 3, .norm_eps = 0.1};
     }
     if (options.layer.experts.num_experts > 0) options.dense_layers = random.integer(0, 1);
     if (random.chance(0.5)) {

@@ -1,6 +1,7 @@
 // Backward of models against central differences; tied tables get the gradients of both uses.
 #include <gtest/gtest.h>
 
+#include "attn/core/compare.hpp"
 #include "attn/kernels/losses/loss.hpp"
 #include "attn/models/bert_backward.hpp"
 #include "attn/models/gpt_backward.hpp"
@@ -50,6 +51,49 @@ TEST(GptBackward, AgreesWithCentralDifferences) {
     const attn::TensorView2<double> rows(logits.data(), {10, 7});
     attn::GptSaved<double> saved, other;
     saved.dropout = other.dropout = {.seed = 3, .step = random.integer(1, 9)};
+    auto gradients = attn::gradients_of(model);
+    attn::forward(model, ids, logits, saved);
+    attn::cross_entropy_backward(rows, targets.view().select(0, 0), rows);
+    attn::backward(model, logits, saved, gradients);
+    expect_module_gradients(random, model, gradients, [&] {
+      attn::forward(model, ids, logits, other);
+      return attn::cross_entropy(rows, targets.view().select(0, 0));
+    });
+  }
+}
+
+/// Qwen3-Next's layers: the gated delta rule, attention with a gate, experts with a shared one.
+TEST(GptBackward, OfGatedDeltaLayersAgreesWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < 4; ++n) {
+    Random random(n);
+    attn::TransformerLayerOptions of_layer = layer(random);
+    of_layer.norm = attn::NormKind::rms;
+    of_layer.norm_first = true;
+    of_layer.attention.output_gate = true;
+    of_layer.attention.query_key_norm = attn::NormKind::rms;
+    of_layer.experts = {.num_experts = 3,
+                        .experts_per_token = 3,
+                        .dim_feedforward = 5,
+                        .dim_shared = 4,
+                        .shared_gate = true};
+    of_layer.gated_delta = {.num_key_heads = random.integer(1, 2),
+                            .num_value_heads = 2,
+                            .key_dim = 3,
+                            .value_dim = 4,
+                            .width = 3,
+                            .norm_eps = 0.1};
+    attn::Gpt<double> model(
+        {.vocab_size = 7,
+         .num_layers = 2,
+         .layer = of_layer,
+         .max_positions = 6,
+         .mixers = {attn::TokenMixer::gated_delta, attn::TokenMixer::attention}});
+    draw_parameters(random, model);
+    const auto ids = draw_ids(random, 2, 5, 7), targets = draw_ids(random, 1, 10, 7);
+    Tensor3<double> logits({2, 5, 7});
+    const attn::TensorView2<double> rows(logits.data(), {10, 7});
+    attn::GptSaved<double> saved, other;
+    saved.dropout = other.dropout = {.seed = 3, .step = 1};
     auto gradients = attn::gradients_of(model);
     attn::forward(model, ids, logits, saved);
     attn::cross_entropy_backward(rows, targets.view().select(0, 0), rows);

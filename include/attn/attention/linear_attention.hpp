@@ -54,13 +54,14 @@ struct Backend<family::LinearAttention, In, Acc> {
 
 /// The view with axes of extent 1 broadcast to `shape`.
 template <class T, int Rank>
-TensorView<const T, Rank> broadcast_gate(std::string_view argument, std::string_view axes,
-                                         TensorView<const T, Rank> x, const Shape<Rank>& shape) {
+TensorView<const T, Rank> broadcast_gate(std::string_view function, std::string_view argument,
+                                         std::string_view axes, TensorView<const T, Rank> x,
+                                         const Shape<Rank>& shape) {
   Shape<Rank> strides = x.strides();
   for (std::size_t a = 0; a < shape.size(); ++a) {
     if (x.shape()[a] == shape[a]) continue;
     if (x.shape()[a] != 1) {
-      throw_shape("linear_attention", argument,
+      throw_shape(function, argument,
                   std::string("broadcast to ").append(axes).append(" = ") + to_string(shape),
                   x.shape());
     }
@@ -70,17 +71,18 @@ TensorView<const T, Rank> broadcast_gate(std::string_view argument, std::string_
 }
 
 template <class T>
-LinearAttentionProblem<T> make_linear_attention_problem(TensorView4<const T> q,
+LinearAttentionProblem<T> make_linear_attention_problem(std::string_view function,
+                                                        TensorView4<const T> q,
                                                         TensorView4<const T> k,
                                                         TensorView4<const T> v, TensorView4<T> out,
                                                         const LinearAttentionOptions<T>& options) {
   const index_t batch = q.extent(0), heads = q.extent(1), seq = q.extent(2), key_dim = q.extent(3),
                 kv_heads = k.extent(1), value_dim = v.extent(3);
-  const auto check = [](std::string_view argument, std::string_view axes, const Shape<4>& expected,
-                        const TensorView4<const T>& view) {
-    check_shape("linear_attention", argument, axes, expected, view.shape());
+  const auto check = [function](std::string_view argument, std::string_view axes,
+                                const Shape<4>& expected, const TensorView4<const T>& view) {
+    check_shape(function, argument, axes, expected, view.shape());
     if (view.extent(3) > 1 && view.stride(3) != 1) {
-      throw_shape("linear_attention", argument, "have innermost stride 1 (these are the strides)",
+      throw_shape(function, argument, "have innermost stride 1 (these are the strides)",
                   view.strides());
     }
   };
@@ -89,12 +91,12 @@ LinearAttentionProblem<T> make_linear_attention_problem(TensorView4<const T> q,
   check("v", "(batch, num_kv_heads, seq, value_dim)", {batch, kv_heads, seq, value_dim}, v);
   check("out", "(batch, num_heads, seq, value_dim)", {batch, heads, seq, value_dim}, out);
   if (kv_heads == 0 || heads % kv_heads != 0) {
-    throw_shape("linear_attention", "num_heads and num_kv_heads", "divide without remainder",
+    throw_shape(function, "num_heads and num_kv_heads", "divide without remainder",
                 Shape<2>{heads, kv_heads});
   }
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(key_dim)));
   if (!std::isfinite(static_cast<T>(scale))) {
-    throw ValueError(message("linear_attention", "scale", "be finite", to_string(scale)));
+    throw ValueError(message(function, "scale", "be finite", to_string(scale)));
   }
   LinearAttentionProblem<T> problem{.q = q,
                                     .k = k,
@@ -104,12 +106,12 @@ LinearAttentionProblem<T> make_linear_attention_problem(TensorView4<const T> q,
                                     .final_state = options.final_state,
                                     .scale = static_cast<T>(scale)};
   if (options.decay) {
-    problem.decay = broadcast_gate<T, 4>("decay", "(batch, num_kv_heads, seq, key_dim)",
+    problem.decay = broadcast_gate<T, 4>(function, "decay", "(batch, num_kv_heads, seq, key_dim)",
                                          options.decay, {batch, kv_heads, seq, key_dim});
   }
   if (options.beta) {
-    problem.beta = broadcast_gate<T, 3>("beta", "(batch, num_kv_heads, seq)", options.beta,
-                                        {batch, kv_heads, seq});
+    problem.beta = broadcast_gate<T, 3>(function, "beta", "(batch, num_kv_heads, seq)",
+                                        options.beta, {batch, kv_heads, seq});
   }
   const std::string_view state_axes = "(batch, num_kv_heads, key_dim, value_dim)";
   const Shape<4> state{batch, kv_heads, key_dim, value_dim};
@@ -156,7 +158,7 @@ void linear_attention(const Q& q, const K& k, const V& v, Out&& out,
                      "(batch, num_heads, seq, head_dim_v)", "q");
   detail::backend<family::LinearAttention, T>(execution).attend(
       detail::make_linear_attention_problem<T>(
-          detail::view_as<const T, 4>(q), detail::view_as<const T, 4>(k),
+          "linear_attention", detail::view_as<const T, 4>(q), detail::view_as<const T, 4>(k),
           detail::view_as<const T, 4>(v), detail::view_as<T, 4>(out), options),
       execution);
 }

@@ -32,6 +32,7 @@ struct QuantizedProducts;
 struct Attention;
 struct AttentionParts;
 struct LinearAttention;
+struct LinearAttentionBackward;
 struct Softmax;
 struct Norms;
 struct Elementwise;

@@ -14,7 +14,7 @@ ATTN_NAMESPACE_BEGIN
 enum class TokenMixer {
   attention,          ///< multi-head or latent attention
   short_convolution,  ///< see ShortConvolution; causal
-  gated_delta         ///< see GatedDelta; causal, without backward
+  gated_delta         ///< see GatedDelta; causal
 };
 
 /// PyTorch's options of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, followed by

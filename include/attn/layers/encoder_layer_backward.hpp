@@ -5,6 +5,7 @@
 #include "attn/layers/attention/latent_attention_backward.hpp"
 #include "attn/layers/encoder_layer.hpp"
 #include "attn/layers/experts/mixture_of_experts_backward.hpp"
+#include "attn/layers/recurrent/gated_delta_backward.hpp"
 #include "attn/layers/recurrent/short_convolution_backward.hpp"
 #include "attn/layers/sublayer_backward.hpp"
 
@@ -17,6 +18,7 @@ struct EncoderLayerSaved {
   MultiHeadAttentionSaved<T> self_attn;
   LatentAttentionSaved<T> latent_attn;
   ShortConvolutionSaved<T> convolution;
+  GatedDeltaSaved<T> gated_delta;
   FeedForwardSaved<T> feed_forward;
   MixtureOfExpertsSaved<T> experts;
   NormSaved<T> norm1, norm2, norm1_behind, norm2_behind;
@@ -26,15 +28,16 @@ struct EncoderLayerSaved {
   Saved<T, 3>& input(const EncoderLayer<T>& layer) {
     if (layer.attention_norms().is_pre_norm()) return norm1.x;
     if (layer.convolution) return convolution.x;
+    if (layer.gated_delta) return gated_delta.x;
     return layer.latent_attn ? latent_attn.x : self_attn.query;
   }
   Saved<T, 3>& feed_forward_input(bool norm_first) {
     return norm_first ? norm2.x : feed_forward.linear1.x;
   }
   index_t bytes() const {
-    return self_attn.bytes() + latent_attn.bytes() + convolution.bytes() + feed_forward.bytes() +
-           experts.bytes() + norm1.bytes() + norm2.bytes() + norm1_behind.bytes() +
-           norm2_behind.bytes();
+    return self_attn.bytes() + latent_attn.bytes() + convolution.bytes() + gated_delta.bytes() +
+           feed_forward.bytes() + experts.bytes() + norm1.bytes() + norm2.bytes() +
+           norm1_behind.bytes() + norm2_behind.bytes();
   }
 };
 
@@ -65,12 +68,6 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
              const AttentionOptions<Accumulator<T>>& options = {},
              TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("EncoderLayer", "out", x.shape(), out.shape());
-  if (layer.gated_delta) {
-    throw ValueError(message("EncoderLayer", "mixer",
-                             "be attention or short_convolution in training: GatedDelta and "
-                             "linear_attention() have no backward",
-                             "gated_delta"));
-  }
   x = saved.input(layer).keep(x);
   const detail::SublayerSteps<T> attention = detail::attention_steps(layer, saved);
   const detail::SublayerSteps<T> feed_forward = detail::feed_forward_steps(layer, saved);
@@ -79,13 +76,18 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
   const TensorView3<T> attended = layer.parallel
                                       ? TensorView3<T>(memory.data(), x.shape())
                                       : saved.feed_forward_input(layer.norm_first).make(x.shape());
-  if (layer.convolution) {
+  const auto recurrent = [&](const auto& mixer, auto& mixer_saved) {
     detail::check_recurrent_options(options, functors...);
-    detail::forward_sublayer<T>(attention, x, x, attended, saved.convolution.x, options.execution,
+    detail::forward_sublayer<T>(attention, x, x, attended, mixer_saved.x, options.execution,
                                 [&](const auto& from, const auto& residual, const auto& to) {
-                                  forward(layer.convolution, from, to, saved.convolution, residual,
+                                  forward(mixer, from, to, mixer_saved, residual,
                                           options.execution);
                                 });
+  };
+  if (layer.convolution) {
+    recurrent(layer.convolution, saved.convolution);
+  } else if (layer.gated_delta) {
+    recurrent(layer.gated_delta, saved.gated_delta);
   } else if (layer.latent_attn) {
     detail::forward_sublayer<T>(
         attention, x, x, attended, saved.latent_attn.x, options.execution,
@@ -139,12 +141,17 @@ void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T
   }
   const detail::SublayerSteps<T> attention = detail::attention_steps(layer, saved);
   const TensorView3<const T> d_sum = layer.parallel ? d_out : TensorView3<const T>(d_attended);
-  if (layer.convolution) {
+  const auto recurrent = [&](const auto& mixer, auto& mixer_saved, auto& d_mixer) {
     detail::backward_sublayer<T>(attention, d_sum, d_attended, d_x, d_norms1, execution,
                                  [&](const auto& d, const auto& residual, const auto& to) {
-                                   backward(layer.convolution, d, saved.convolution, to,
-                                            gradients.convolution, residual, execution);
+                                   backward(mixer, d, mixer_saved, to, d_mixer, residual,
+                                            execution);
                                  });
+  };
+  if (layer.convolution) {
+    recurrent(layer.convolution, saved.convolution, gradients.convolution);
+  } else if (layer.gated_delta) {
+    recurrent(layer.gated_delta, saved.gated_delta, gradients.gated_delta);
   } else if (layer.latent_attn) {
     detail::backward_sublayer<T>(
         attention, d_sum, d_attended, d_x, d_norms1, execution,

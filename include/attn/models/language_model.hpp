@@ -17,7 +17,8 @@ ATTN_NAMESPACE_BEGIN
 
 struct LanguageModelOptions {
   index_t max_positions = 0;  ///< positions in the rotary table; 0: the file's
-  /// Pack weights for faster prefill, which stores a second copy of each (see Gpt::pack()).
+  /// Pack weights for faster prefill and, in float, decoding, which stores a second copy of each
+  /// (see Gpt::pack()).
   bool pack = true;
   /// Format of float weights, as in quantize(); if not given they stay float. Quantised weights of
   /// a GGUF file keep their format.

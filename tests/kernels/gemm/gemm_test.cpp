@@ -360,6 +360,41 @@ TYPED_TEST(GemmTest, FewRowsByAWeightAsItLies) {
   }
 }
 
+// One row by packed weights, of several blocks of k: the bits of the same row among others, for any
+// threads.
+TYPED_TEST(GemmTest, OneRowByPackedWeights) {
+  using T = TypeParam;
+  const attn_test::ThreadExecutor three(3);
+  for (const Index n : {1, 17, 64, 65, 130}) {
+    for (const Index k : {1, 1030}) {
+      Random random(static_cast<std::uint64_t>(n * k));
+      SCOPED_TRACE(random.trace());
+      const auto a = random.array<T>({2, k}), b = random.array<T>({k, n}),
+                 bias = random.array<T>({n}), residual = random.array<T>({2, n});
+      const auto rows = [](const Array<T>& x, Index m) {
+        return x.template view<2>().slice(0, 0, m);
+      };
+      for (Isa isa : available_isas()) {
+        const PackedWeights<T> packed(b.template view<2>(), isa);
+        Tensor2<T> two({2, n}), one({1, n}), shared({1, n});
+        const auto run = [&](Index m, Tensor2<T>& c, const Execution& execution) {
+          const Epilogue<T> epilogue{.alpha = T(0.5),
+                                     .bias = bias.template view<1>(),
+                                     .beta = T(2),
+                                     .residual = rows(residual, m)};
+          gemm(rows(a, m), packed, c, epilogue, execution);
+        };
+        run(2, two, {.isa = isa});
+        run(1, one, {.isa = isa});
+        run(1, shared, {.executor = &three, .isa = isa});
+        const auto first = to_array(two.view().slice(0, 0, 1));
+        ASSERT_TRUE(same_bits(to_array(one), first)) << n << ", " << k << ", " << name(isa);
+        ASSERT_TRUE(same_bits(to_array(shared), first)) << n << ", " << k << ", " << name(isa);
+      }
+    }
+  }
+}
+
 TYPED_TEST(GemmTest, InfinitiesAndNaNGoThrough) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();

@@ -1,11 +1,12 @@
-// GatedDelta against loops in double, and its states.
+// GatedDelta against loops in double, its states and gradients.
 #include <gtest/gtest.h>
 
-#include "attn/layers/encoder_layer_backward.hpp"
+#include "attn/layers/recurrent/gated_delta_backward.hpp"
 
 #include "layers/recurrent/recurrent_cases.hpp"
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
+#include "support/models/module_gradients.hpp"
 #include "support/models/parameters.hpp"
 #include "support/tolerance.hpp"
 
@@ -204,16 +205,63 @@ TEST(GatedDelta, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(contains(error({.d_model = 2, .width = 1}), "width must lie in 2 .. 2^20; found 1"));
   EXPECT_TRUE(contains(error({.d_model = 2, .num_key_heads = 2, .num_value_heads = 3}),
                        "num_value_heads must be a multiple of num_key_heads = 2; found 3"));
-  attn::TransformerLayerOptions options{.d_model = 4, .mixer = attn::TokenMixer::gated_delta};
-  options.gated_delta = {.key_dim = 2, .value_dim = 3};
-  const attn::EncoderLayer<float> layer(options);
-  const Tensor3<float> x({1, 2, 4});
-  Tensor3<float> out(x.shape());
-  attn::EncoderLayerSaved<float> saved;
-  EXPECT_TRUE(contains(error_of<attn::ValueError>(
-                           [&] { attn::forward(layer, x, out, saved, {.mask = attn::causal()}); }),
-                       "mixer must be attention or short_convolution in training: GatedDelta and "
-                       "linear_attention() have no backward; found gated_delta"));
+}
+
+TEST(GatedDeltaBackward, AgreesWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < draws(30); ++n) {
+    Random random(n);
+    SCOPED_TRACE(random.trace());
+    auto module = random_module<GatedDelta<double>>(random, draw_delta(random));
+    auto x = random.tensor<double, 3>({2, random.integer(1, 6), module.options().d_model});
+    const auto d = random.tensor<double, 3>(x.shape()),
+               residual = random.tensor<double, 3>(x.shape());
+    attn::GatedDeltaSaved<double> saved, other;
+    Tensor3<double> out(x.shape()), d_x(x.shape());
+    const auto loss = [&] {
+      attn::forward(module, x, out, other);
+      return weighted_sum(d.elements(), out.elements());
+    };
+    auto gradients = attn::gradients_of(module);
+    attn::forward(module, x, out, saved, residual);
+    auto expected = reference(module, x);
+    for (Index i = 0; i < x.size(); ++i) expected.data()[i] += residual.data()[i];
+    expect_within(32 * 100, out, expected);
+    attn::backward(module, d, saved, d_x, gradients, residual);
+    for (Index i = 0; i < x.size(); ++i) d_x.data()[i] -= residual.data()[i];
+    expect_gradient("x", random, x.elements(), d_x.elements(), loss, 1e-5);
+    expect_module_gradients(random, module, gradients, loss, 1e-5);
+    if (HasFailure()) break;
+  }
+}
+
+TEST(GatedDeltaBackward, ThreadsGiveTheBitsAndFrozenParametersNoGradient) {
+  Random random(3);
+  GatedDeltaOptions drawn = draw_delta(random);
+  drawn.value_dim = 64, drawn.d_model = 30;
+  const auto module = random_module<GatedDelta<float>>(random, drawn);
+  const auto x = random.tensor<float, 3>({3, 70, 30}), d = random.tensor<float, 3>(x.shape());
+  const ThreadExecutor three(3);
+  const attn::SerialExecutor serial;
+  const auto run = [&](const attn::Executor& executor, auto& gradients) {
+    attn::GatedDeltaSaved<float> saved;
+    Tensor3<float> out(x.shape()), d_x(x.shape());
+    attn::forward(module, x, out, saved, {}, {.executor = &executor});
+    attn::backward(module, d, saved, d_x, gradients, {}, {.executor = &executor});
+    return d_x;
+  };
+  auto some = attn::gradients_of(module), one = attn::gradients_of(module);
+  auto none = attn::gradients_of(module, [](std::string_view) { return false; });
+  const auto expected = run(serial, one);
+  EXPECT_TRUE(std::ranges::equal(run(three, some).elements(), expected.elements()));
+  EXPECT_TRUE(std::ranges::equal(run(three, none).elements(), expected.elements()));
+  std::vector<float> found, of_one;
+  const auto collect = [](auto& gradients, std::vector<float>& to) {
+    gradients.visit_parameters([&](std::string_view, const auto& view) {
+      to.insert(to.end(), view.data(), view.data() + view.size());
+    });
+  };
+  collect(some, found), collect(one, of_one), collect(none, of_one);
+  EXPECT_EQ(found, of_one);
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ inline void pack_b(const detail::GemmProblem<T>& g, index_t k, index_t kc, index
 }
 
 #include "attn/kernels/gemm/gemm_lines.inc.hpp"
+#include "attn/kernels/gemm/gemm_panels.inc.hpp"
 #include "attn/kernels/gemm/gemm_small.inc.hpp"
 
 /// BLIS's macro-kernel: tiles [t0, t1) of rows by columns [j0, j1) of one block of KC. Panels of B
@@ -123,6 +124,7 @@ template <class T>
 struct GemmPlan {
   static constexpr index_t NR = TileShape<T>::NR;
   index_t KC, max_kc;
+  bool in_panels;          ///< A is one row, B packed before: gemm_panels.inc.hpp
   bool in_lines, in_rows;  ///< B is not packed: gemm_lines.inc.hpp, gemm_small.inc.hpp
   /// shares_b: several blocks of rows use B, which is packed as a whole. packs_panels: only one
   /// block of rows (up to MC) does, and each thread packs a panel just before it multiplies by it,
@@ -134,6 +136,7 @@ struct GemmPlan {
            index_t concurrency)
       : KC(detail::gemm_kc(g.k)),
         max_kc(std::min(g.k, KC)),
+        in_panels(takes_panels(g)),
         in_lines(takes_lines(g)),
         in_rows(!in_lines && takes_rows(g)),
         shares_b(g.packed_b == nullptr && tiles.count > block_tiles),
@@ -142,7 +145,7 @@ struct GemmPlan {
     const index_t b_columns = shares_b       ? panel_columns<T>(std::min(g.n, detail::kGemmNC))
                               : packs_panels ? NR * concurrency
                                              : 0;
-    elements = in_lines || in_rows ? 0 : a_elements + b_columns * max_kc;
+    elements = in_panels || in_lines || in_rows ? 0 : a_elements + b_columns * max_kc;
   }
 };
 
@@ -152,6 +155,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
                          index_t block_tiles, const GemmPlan<T>& plan, const Executor& threads,
                          T* a_block) {
   if constexpr (kFused) {
+    if (plan.in_panels) return multiply_panels(g, threads);
     if (plan.in_lines) return multiply_lines(g, threads);
     if (plan.in_rows) return multiply_rows(g, tiles, threads);
   }

@@ -15,8 +15,8 @@ ATTN_NAMESPACE_BEGIN
 /// keys are divided by their length, and linear_attention() computes with beta = sigmoid(b) and
 /// decay = -e^A_log softplus(a + dt_bias); each head is then RMS-normalised and multiplied by
 /// SiLU(z) before out_proj. A cache holds the rows of the convolution and a matrix per value head:
-/// its size does not depend on the number of tokens. There is no backward. Source: Yang, Kautz,
-/// Hatamizadeh, "Gated Delta Networks" (2024), section 3.4.
+/// its size does not depend on the number of tokens. Source: Yang, Kautz, Hatamizadeh, "Gated Delta
+/// Networks" (2024), section 3.4.
 template <class T>
 class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
  public:
@@ -56,46 +56,19 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
     detail::check_recurrent_call("GatedDelta", options_.d_model, state_size(), from.shape(),
                                  to.shape(), call);
     if (from.size() == 0) return;
-    const GatedDeltaOptions& o = options_;
-    const index_t batch = from.extent(0), seq = from.extent(1), rows = batch * seq;
+    const index_t batch = from.extent(0), seq = from.extent(1);
     Workspace& workspace = execution.scratch();
     const Shape<3> joint{batch, seq, in_proj_qkvz.out_features()},
-        gates{batch, seq, 2 * o.num_value_heads}, values{batch, seq, o.values_width()},
-        padded_shape = convolution.padded_shape(batch, seq);
+        gates{batch, seq, in_proj_ba.out_features()}, values{batch, seq, options_.values_width()};
     Scratch<T> joint_memory(workspace, size_of(joint)), gates_memory(workspace, size_of(gates)),
         normed_memory(workspace, size_of(values));
-    Scratch<Acc> padded_memory(workspace, size_of(padded_shape)),
-        mixed_memory(workspace, rows * o.channels()),
-        rates_memory(workspace, 2 * rows * o.num_value_heads),
-        results_memory(workspace, size_of(values));
+    Scratch<Acc> results_memory(workspace, size_of(values));
     const TensorView3<T> projected(joint_memory.data(), joint), ba(gates_memory.data(), gates),
         normed(normed_memory.data(), values);
-    const TensorView3<Acc> padded(padded_memory.data(), padded_shape),
-        mixed(mixed_memory.data(), {batch, seq, o.channels()}),
-        results(results_memory.data(), values),
-        beta(rates_memory.data(), {batch, seq, o.num_value_heads}),
-        decay(rates_memory.data() + beta.size(), beta.shape());
     in_proj_qkvz.forward(from, projected, Activation::none, {}, execution);
     in_proj_ba.forward(from, ba, Activation::none, {}, execution);
     detail::CallGuard guard(call);
-    const detail::RowStates<T> states(call, seq);
-    convolution.read_state(states, padded);
-    detail::gather_channels<T>(o, projected, padded.slice(1, o.width - 1, o.width - 1 + seq),
-                               execution);
-    convolution.write_state(padded, states);
-    convolution.forward(padded, mixed, execution);
-    activate(Activation::silu, mixed, mixed, execution);
-    detail::normalize_keys(o, mixed, execution);
-    detail::delta_rates<T>(o, ba, a_log.view(), dt_bias.view(), beta, decay);
-    if (call.row_caches.empty()) {
-      attend(mixed, beta, decay, results, call.cache, execution);
-    }
-    for (index_t b = 0; b < std::ssize(call.row_caches); ++b) {
-      const auto row = [b](const TensorView3<Acc>& all) { return all.slice(0, b, b + 1); };
-      attend(row(mixed), row(beta), row(decay), row(results),
-             call.row_caches[static_cast<std::size_t>(b)], execution);
-    }
-    detail::gated_norm<T>(o, results, projected, norm.weight.view(), normed, execution);
+    run(projected, ba, call, {results_memory.data(), values}, normed, execution);
     out_proj.forward(normed, to, Activation::none, call.residual, execution);
     guard.commit();
   }
@@ -117,6 +90,44 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
   Norm<T> norm;
   Linear<T> out_proj;
 
+  /// From projected and ba, the results of in_proj_qkvz and in_proj_ba, computes the results of
+  /// linear attention (batch, seq, values) and `normed`, the input of out_proj. Appends to the
+  /// caches of the call.
+  void run(const TensorView3<const T>& projected, const TensorView3<const T>& ba,
+           const MultiHeadAttentionCall<T>& call, const TensorView3<Accumulator<T>>& results,
+           const TensorView3<T>& normed, const Execution& execution) const {
+    const index_t batch = projected.extent(0), seq = projected.extent(1);
+    const detail::DeltaInputs<Acc> inputs(options_, batch, seq, execution.scratch());
+    prepare(projected, ba, detail::RowStates<T>(call, seq), inputs, inputs.mixed, execution);
+    if (call.row_caches.empty()) {
+      attend(inputs.mixed, inputs.beta, inputs.decay, results, call.cache, execution);
+    }
+    for (index_t b = 0; b < std::ssize(call.row_caches); ++b) {
+      const auto row = [b](const TensorView3<Acc>& all) { return all.slice(0, b, b + 1); };
+      attend(row(inputs.mixed), row(inputs.beta), row(inputs.decay), row(results),
+             call.row_caches[static_cast<std::size_t>(b)], execution);
+    }
+    detail::gated_norm<T>(options_, results, projected, norm.weight.view(), normed, execution);
+  }
+
+  /// Computes the inputs of linear attention. `convolved` (batch, seq, channels), which may be
+  /// inputs.mixed, receives the result of the convolution.
+  void prepare(const TensorView3<const T>& projected, const TensorView3<const T>& ba,
+               const detail::RowStates<T>& states,
+               const detail::DeltaInputs<Accumulator<T>>& inputs,
+               const TensorView3<Accumulator<T>>& convolved, const Execution& execution) const {
+    const GatedDeltaOptions& o = options_;
+    const TensorView3<Acc>&padded = inputs.padded, &mixed = inputs.mixed;
+    convolution.read_state(states, padded);
+    detail::gather_channels<T>(o, projected, padded.slice(1, o.width - 1, padded.extent(1)),
+                               execution);
+    convolution.write_state(padded, states);
+    convolution.forward(padded, convolved, execution);
+    activate(Activation::silu, convolved, mixed, execution);
+    detail::normalize_keys(o, mixed, execution);
+    detail::delta_rates<T>(o, ba, a_log.view(), dt_bias.view(), inputs.beta, inputs.decay);
+  }
+
  private:
   using Acc = Accumulator<T>;
 
@@ -128,20 +139,12 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
               const TensorView3<Acc>& decay, const TensorView3<Acc>& results, KvCache<T>* cache,
               const Execution& execution) const {
     const GatedDeltaOptions& o = options_;
-    const index_t batch = mixed.extent(0), seq = mixed.extent(1), heads = o.num_key_heads,
+    const index_t batch = mixed.extent(0), heads = o.num_key_heads,
                   members = o.num_value_heads / heads;
-    const auto keys = [&](index_t first) {
-      return TensorView4<const Acc>(mixed.data() + first, {batch, heads, seq, o.key_dim},
-                                    {mixed.stride(0), o.key_dim, mixed.stride(1), 1});
-    };
-    // (batch, heads, seq, width) of the n-th member of each head.
-    const auto of_member = [&](const TensorView3<Acc>& x, index_t first, index_t n, index_t width) {
-      return TensorView4<Acc>(x.data() + first + n * width, {batch, heads, seq, width},
-                              {x.stride(0), members * width, x.stride(1), 1});
-    };
     for (index_t n = 0; n < members; ++n) {
-      LinearAttentionOptions<Acc> options{.decay = of_member(decay, 0, n, 1),
-                                          .beta = of_member(beta, 0, n, 1).select(3, 0)};
+      LinearAttentionOptions<Acc> options{
+          .decay = detail::value_heads(o, decay, 0, n, 1),
+          .beta = detail::value_heads(o, beta, 0, n, 1).select(3, 0)};
       if (cache != nullptr) {
         const auto matrices = [&]<class E>(const TensorView2<E>& state) {
           return TensorView4<E>(state.data() + convolution.state_size() + n * matrix_size(),
@@ -151,9 +154,9 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
         options.initial_state = matrices(std::as_const(*cache).state_before());
         options.final_state = matrices(cache->state());
       }
-      linear_attention(keys(0), keys(o.keys_width()),
-                       of_member(mixed, 2 * o.keys_width(), n, o.value_dim),
-                       of_member(results, 0, n, o.value_dim), options, execution);
+      linear_attention(detail::key_heads(o, mixed, 0), detail::key_heads(o, mixed, o.keys_width()),
+                       detail::value_heads(o, mixed, 2 * o.keys_width(), n, o.value_dim),
+                       detail::value_heads(o, results, 0, n, o.value_dim), options, execution);
     }
   }
 

@@ -48,41 +48,85 @@ inline void check_gated_delta(const GatedDeltaOptions& o) {
   }
 }
 
-/// Copies queries, keys and values from the result of in_proj_qkvz, which has them by key head, to
-/// `to` (batch, seq, channels), which has all queries, then all keys, then all values.
+/// Calls f(feature, channel, n) for each run of n queries, keys or values: where it begins in the
+/// result of in_proj_qkvz, which has them by key head, and among the channels of the convolution,
+/// which are all queries, then all keys, then all values.
+template <class F>
+void each_channel_run(const GatedDeltaOptions& o, const F& f) {
+  const index_t keys = o.key_dim, values = o.values_width() / o.num_key_heads;
+  for (index_t h = 0, feature = 0; h < o.num_key_heads; ++h) {
+    f(feature, h * keys, keys);
+    f(feature + keys, o.keys_width() + h * keys, keys);
+    f(feature + 2 * keys, 2 * o.keys_width() + h * values, values);
+    feature += 2 * (keys + values);  // the last are gates
+  }
+}
+
+/// Copies queries, keys and values from the result of in_proj_qkvz to `to` (batch, seq, channels).
 template <class T>
 void gather_channels(const GatedDeltaOptions& o, const TensorView3<const T>& projected,
                      const TensorView3<Accumulator<T>>& to, const Execution& execution) {
-  const index_t seq = to.extent(1), keys = o.key_dim, values = o.values_width() / o.num_key_heads;
+  const index_t seq = to.extent(1);
   for_rows(execution.threads(), to.extent(0) * seq, o.channels(), [&](index_t row) {
     const T* from = projected.at_index({row / seq, row % seq, 0});
     Accumulator<T>* out = to.at_index({row / seq, row % seq, 0});
-    const auto take = [&](index_t first, index_t n) {
-      for (index_t i = 0; i < n; ++i) out[first + i] = Accumulator<T>{from[i]};
-      from += n;
-    };
-    for (index_t h = 0; h < o.num_key_heads; ++h) {
-      take(h * keys, keys);
-      take(o.keys_width() + h * keys, keys);
-      take(2 * o.keys_width() + h * values, values);
-      from += values;  // gates
-    }
+    each_channel_run(o, [&](index_t feature, index_t channel, index_t n) {
+      for (index_t i = 0; i < n; ++i) out[channel + i] = Accumulator<T>{from[feature + i]};
+    });
   });
 }
 
-/// Divides each query and key in mixed (batch, seq, channels) by its length, in place. The sum of
-/// squares has Qwen3-Next's epsilon.
+/// (batch, num_key_heads, seq, key_dim) of x (batch, seq, ..): the queries or keys from `first` on.
+template <class A>
+TensorView4<A> key_heads(const GatedDeltaOptions& o, const TensorView3<A>& x, index_t first) {
+  return {x.data() + first,
+          {x.extent(0), o.num_key_heads, x.extent(1), o.key_dim},
+          {x.stride(0), o.key_dim, x.stride(1), 1}};
+}
+
+/// (batch, num_key_heads, seq, width) of x (batch, seq, ..), which has `width` numbers for each
+/// value head from `first` on: those of the n-th value head of each key head.
+template <class A>
+TensorView4<A> value_heads(const GatedDeltaOptions& o, const TensorView3<A>& x, index_t first,
+                           index_t n, index_t width) {
+  return {x.data() + first + n * width,
+          {x.extent(0), o.num_key_heads, x.extent(1), width},
+          {x.stride(0), o.num_value_heads / o.num_key_heads * width, x.stride(1), 1}};
+}
+
+/// Scratch memory for the inputs of linear attention in one call.
+template <class A>
+struct DeltaInputs {
+  DeltaInputs(const GatedDeltaOptions& o, index_t batch, index_t seq, Workspace& workspace)
+      : padded_memory(workspace, batch * (o.width - 1 + seq) * o.channels()),
+        mixed_memory(workspace, batch * seq * o.channels()),
+        rates_memory(workspace, 2 * batch * seq * o.num_value_heads),
+        padded(padded_memory.data(), {batch, o.width - 1 + seq, o.channels()}),
+        mixed(mixed_memory.data(), {batch, seq, o.channels()}),
+        beta(rates_memory.data(), {batch, seq, o.num_value_heads}),
+        decay(rates_memory.data() + beta.size(), beta.shape()) {}
+
+  Scratch<A> padded_memory, mixed_memory, rates_memory;
+  TensorView3<A> padded;       ///< (batch, width - 1 + seq, channels), of the convolution
+  TensorView3<A> mixed;        ///< (batch, seq, channels): queries, keys, values
+  TensorView3<A> beta, decay;  ///< (batch, seq, num_value_heads)
+};
+
+/// Qwen3-Next's, added to the sum of squares of a query or key.
+template <class A>
+inline constexpr A kDeltaKeyEpsilon = static_cast<A>(1e-6);
+
+/// Divides each query and key in mixed (batch, seq, channels) by its length, in place.
 template <class A>
 void normalize_keys(const GatedDeltaOptions& o, const TensorView3<A>& mixed,
                     const Execution& execution) {
-  constexpr A kEpsilon = static_cast<A>(1e-6);
   const index_t seq = mixed.extent(1);
   for_rows(execution.threads(), mixed.extent(0) * seq, 2 * o.keys_width(), [&](index_t row) {
     A* x = mixed.at_index({row / seq, row % seq, 0});
     for (index_t h = 0; h < 2 * o.num_key_heads; ++h, x += o.key_dim) {
       A squares = 0;
       for (index_t i = 0; i < o.key_dim; ++i) squares += x[i] * x[i];
-      const A factor = 1 / std::sqrt(squares + kEpsilon);
+      const A factor = 1 / std::sqrt(squares + kDeltaKeyEpsilon<A>);
       for (index_t i = 0; i < o.key_dim; ++i) x[i] *= factor;
     }
   });
