@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
