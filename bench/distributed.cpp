@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -65,17 +66,24 @@ struct Workload {
 };
 
 struct Measured {
-  double seconds = 1e300, memory = 0;
+  double seconds = 1e300;
+  double busy = 1e300;  ///< seconds of processor time per thread, which waiting threads spend, too
+  double memory = 0;
 };
 
-/// Seconds of the second call: the first allocates.
-double time_of(const Call& call, const std::function<void()>& wait_for_all) {
+/// Keeps the best times of the second call: the first allocates.
+void measure_call(const Call& call, const std::function<void()>& wait_for_all, int threads,
+                  Measured& best) {
   call();
   wait_for_all();
   const auto start = Clock::now();
+  const std::clock_t busy = std::clock();
   call();
   wait_for_all();
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  best.seconds =
+      std::min(best.seconds, std::chrono::duration<double>(Clock::now() - start).count());
+  best.busy = std::min(best.busy, static_cast<double>(std::clock() - busy) /
+                                      static_cast<double>(CLOCKS_PER_SEC) / threads);
 }
 
 /// Rank 0 runs f while the other ranks sleep, so that they take no time of its threads.
@@ -99,23 +107,23 @@ void measure(attn::Communicator& comm, const Workload& workload, index_t rounds,
     on_rank_0(comm, [&] {
       bind_to(-1);
       forget_peak();
-      alone.seconds =
-          std::min(alone.seconds, time_of(workload.alone({.executor = &threads}), [] {}));
+      measure_call(
+          workload.alone({.executor = &threads}), [] {}, threads.concurrency(), alone);
       alone.memory = peak_memory();
     });
     bind_to(comm.rank());
     forget_peak();
-    together.seconds =
-        std::min(together.seconds,
-                 time_of(workload.together(comm, {.executor = &one}), [&] { comm.barrier(); }));
+    measure_call(
+        workload.together(comm, {.executor = &one}), [&] { comm.barrier(); }, 1, together);
     together.memory = peak_memory();
   }
   comm.broadcast(comm.size() - 1, std::as_writable_bytes(std::span(&together.memory, 1)));
   if (comm.rank() != 0) return;
   const double speed = alone.seconds / together.seconds;
-  std::printf("| %-32s | %9.1f | %9.1f | %5.3f | %4.2f | %s | %6.0f | %6.0f |\n",
+  std::printf("| %-32s | %9.1f | %9.1f | %5.3f | %5.3f | %4.2f | %s | %6.0f | %6.0f |\n",
               workload.name.c_str(), 1e3 * alone.seconds, 1e3 * together.seconds, speed,
-              workload.bar, speed >= workload.bar ? "yes" : "no ", alone.memory, together.memory);
+              alone.busy / together.busy, workload.bar, speed >= workload.bar ? "yes" : "no ",
+              alone.memory, together.memory);
   std::fflush(stdout);
 }
 
@@ -203,8 +211,9 @@ void run(index_t seq, index_t rounds) {
   const attn::Executor& threads = attn::default_executor();
   if (comm.rank() == 0) {
     std::printf(
-        "| workload                         | 2 threads, ms | 2 ranks, ms | speed | bar | "
-        "holds | MB | MB of a rank |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+        "| workload                         | 2 threads, ms | 2 ranks, ms | speed | by processor "
+        "time | bar | holds | MB | MB of a rank |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   }
   const std::string tokens = std::to_string(seq) + " tokens, ";
   measure(comm, attention(tokens + "causal", 0.95, seq, true, false), rounds, threads);

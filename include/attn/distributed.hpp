@@ -10,6 +10,7 @@
 #include "attn/distributed/context_layout.hpp"      // which tokens each rank holds
 #include "attn/distributed/agreement.hpp"           // all ranks throw, or none
 #include "attn/distributed/context_call.hpp"        // checks of a call, equal on all ranks
+#include "attn/distributed/context_plan.hpp"        // chunks of keys, and who needs them
 #include "attn/distributed/context_chunks.hpp"      // a rank's rows over chunks of keys
 #include "attn/distributed/context_attention.hpp"   // attention over tokens on several ranks
 #include "attn/distributed/head_exchange.hpp"       // exchanges tokens for heads

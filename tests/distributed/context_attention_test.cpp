@@ -91,6 +91,14 @@ TEST(DistributedContext, WhatDiffersBetweenRanksIsOneErrorOnAll) {
   for (const std::string& error : errors_of(lengths)) {
     EXPECT_TRUE(contains(error, "key_lengths must be the same on every rank"));
   }
+  const auto packed = [](auto& comm, auto& layout, auto& q, auto& k, auto& out) {
+    const Tensor1<index_t> starts({3}, {0, 2 + comm.rank(), 5});
+    context_parallel_attention(comm, layout, q, k, k, out,
+                               {.cu_seqlens_q = starts, .cu_seqlens_k = starts});
+  };
+  for (const std::string& error : errors_of(packed)) {
+    EXPECT_TRUE(contains(error, "cu_seqlens_q must be the same on every rank"));
+  }
 }
 
 TEST(DistributedContext, AWrongArgumentOfOneRankIsAnErrorOnAll) {
@@ -190,7 +198,6 @@ TEST(DistributedContext, RefusesWhatRanksCannotShareByName) {
   Tensor4<float> square({1, 1, 3, 3});
   Tensor3<float> rows({1, 1, 3}), mean({1, 3, 3});
   Tensor2<float> largest({1, 1});
-  const Tensor1<index_t> starts({2}, {0, 3});
   const Tensor2<index_t> table({1, 1}, {0});
   const Tensor4<index_t> lists({1, 1, 3, 1}, {0, 0, 0});
   const auto refused = [&](std::string_view name, const auto& set) {
@@ -208,8 +215,6 @@ TEST(DistributedContext, RefusesWhatRanksCannotShareByName) {
   refused("scores", [&](auto& o) { o.scores = square; });
   refused("max_logits", [&](auto& o) { o.max_logits = largest; });
   refused("qv", [&](auto& o) { o.qv = q; });
-  refused("cu_seqlens_q", [&](auto& o) { o.cu_seqlens_q = o.cu_seqlens_k = starts; });
-  refused("cu_seqlens_k", [&](auto& o) { o.cu_seqlens_k = starts; });
   refused("block_table", [&](auto& o) { o.block_table = table; });
   refused("gather", [&](auto& o) { o.gather = lists; });
   refused("first_key", [&](auto& o) { o.first_key = 64; });
@@ -334,6 +339,26 @@ TEST(DistributedContext, SendsNoBlockThatQueriesDoNotSee) {
   EXPECT_EQ(sent_with({}), (Sent{3 * kRank, 3 * kRank, 3 * kRank, 3 * kRank}));
   EXPECT_EQ(sent_with(causal()), (Sent{3 * kRank, 2 * kRank, kRank, 0}));
   EXPECT_EQ(sent_with(causal() & sliding_window(9, 0)), (Sent{kRank, kRank, kRank, 0}));
+}
+
+TEST(DistributedContext, SendsPackedSequencesOnlyAcrossTheBordersOfRanks) {
+  const Tensor1<index_t> starts({5}, {0, 300, 512, 900, 1024});
+  std::vector<std::size_t> sent(2);
+  run_local_ranks(
+      2,
+      [&](Communicator& comm) {
+        CountingCommunicator counting(comm);
+        const ContextLayout layout(1024, 2, ContextLayout::Kind::zigzag);  // borders 256, 512, 768
+        const Tensor4<float> x({1, 1, 512, 4});
+        Tensor4<float> out(x.shape());
+        context_parallel_attention(counting, layout, x, x, x, out,
+                                   {.cu_seqlens_q = starts, .cu_seqlens_k = starts});
+        sent[static_cast<std::size_t>(comm.rank())] = counting.sent;
+      },
+      kLimit);
+  constexpr std::size_t kToken = (4 + 4) * sizeof(float);
+  // Rank 0 has tokens 0 .. 256 of the first sequence and 768 .. 900 of the third.
+  EXPECT_EQ(sent, (std::vector<std::size_t>{(256 + 132) * kToken, (44 + 256) * kToken}));
 }
 
 TEST(DistributedContext, PollsMessagesBetweenTasksAlsoOnOneThread) {

@@ -1,8 +1,11 @@
 // ContextDraw: a random call of context parallel attention, compared with one process.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "attn/distributed/context_attention_backward.hpp"
 
@@ -21,6 +24,8 @@ struct ContextDraw {
   int functors, threads;
   bool has_int8, has_bfloat16;  ///< only in float
   bool has_gradients;
+  std::vector<Index> q_starts, k_starts;  ///< of packed sequences, otherwise empty
+  Index masked;                           ///< the key that the mask functor masks out
 
   explicit ContextDraw(Random& random) {
     const Index seq = random.pick<Index>({1, 2, 5, 13, 64, 130, 257, 512, 600, 1025, 1100});
@@ -28,16 +33,26 @@ struct ContextDraw {
     const Index heads = kv_heads * (seq > 300 ? 1 : random.pick<Index>({1, 2, 3}));
     const Index batch = seq > 300 ? 1 : random.integer(1, 2);
     const Index dim_v = random.chance(0.6) ? dim : random.pick<Index>({1, 5, 16, 33});
+    attn::Shape<4> scores{batch, heads, seq, seq};
+    if (random.chance(0.35)) {
+      const Index sequences = random.integer(1, 5);
+      q_starts = draw_starts(random, sequences, seq);
+      k_starts = random.chance(0.6) ? q_starts : draw_starts(random, sequences, seq);
+      scores = {sequences, heads, longest(q_starts), longest(k_starts)};
+    }
     do {
-      call.emplace(random, attn::Shape<4>{batch, heads, seq, seq}, kv_heads, dim, dim_v);
+      call.emplace(random, scores, kv_heads, dim, dim_v);
     } while (call->options.first_key > 0);
+    if (is_packed()) pack(random, kv_heads, dim, dim_v);
     call->options.mean_of_masked_row = false;  // context parallel attention refuses these two
     call->options.qv = {};
     // NaN in a masked key must not reach a result; the mask functor below masks it out.
     functors = static_cast<int>(random.integer(0, 5));
+    masked = scores[3] / 2;
     if (functors == 3) {
+      const Index first = is_packed() ? first_key_of_longest() : 0;
       for (Index x = 0; x < dim_v; ++x)
-        call->v(0, 0, seq / 2, x) = std::numeric_limits<T>::infinity();
+        call->v(0, 0, first + masked, x) = std::numeric_limits<T>::infinity();
     }
     kind = random.chance(0.5) ? attn::ContextLayout::Kind::zigzag
                               : attn::ContextLayout::Kind::contiguous;
@@ -53,16 +68,19 @@ struct ContextDraw {
            (kind == attn::ContextLayout::Kind::zigzag ? ", zigzag" : ", contiguous") +
            ", functors " + std::to_string(functors) + ", threads " + std::to_string(threads) +
            (has_int8 ? ", int8" : "") + (has_bfloat16 ? ", bfloat16" : "") +
-           (has_gradients ? ", gradients" : "");
+           (has_gradients ? ", gradients" : "") + starts_text(", q_starts", q_starts) +
+           starts_text(", k_starts", k_starts);
   }
+
+  bool is_packed() const { return !q_starts.empty(); }
 
   /// Calls run(functors...).
   template <class Run>
   void with_functors(const Run& run) const {
-    const int masked = static_cast<int>(call->q.extent(2) / 2);
+    const int key = static_cast<int>(masked);
     const auto score = attn::score_mod(
         [](auto s, int, int h, int i, int j) { return s + static_cast<T>((i + j + h) % 3); });
-    const auto mask = attn::mask_mod([masked](int, int, int, int j) { return j != masked; });
+    const auto mask = attn::mask_mod([key](int, int, int, int j) { return j != key; });
     const auto prob = attn::prob_mod(
         [](auto p, int, int, int i, int j) { return p * static_cast<T>((i + j) % 2); });
     switch (functors) {
@@ -92,6 +110,53 @@ struct ContextDraw {
   }
 
  private:
+  /// `sequences` random sequences of `total` tokens, some of which may be short or empty.
+  static std::vector<Index> draw_starts(Random& random, Index sequences, Index total) {
+    std::vector<Index> starts{0, total};
+    for (Index n = 1; n < sequences; ++n) {
+      const bool is_near = random.chance(0.4);
+      starts.push_back(is_near ? (std::min)(total, random.pick(starts) + random.integer(0, 3))
+                               : random.integer(0, total));
+    }
+    std::sort(starts.begin(), starts.end());
+    return starts;
+  }
+  static Index longest(const std::vector<Index>& starts) {
+    Index most = 0;
+    for (std::size_t b = 1; b < starts.size(); ++b) {
+      most = (std::max)(most, starts[b] - starts[b - 1]);
+    }
+    return most;
+  }
+  Index first_key_of_longest() const {
+    std::size_t b = 0;
+    while (k_starts[b + 1] - k_starts[b] < longest(k_starts)) ++b;
+    return k_starts[b];
+  }
+  static std::string starts_text(std::string_view name, const std::vector<Index>& starts) {
+    std::string text;
+    for (const Index start : starts) text += " " + std::to_string(start);
+    return starts.empty() ? text : std::string(name) + text;
+  }
+
+  /// Tensors of all sequences, and lengths within them.
+  void pack(Random& random, Index kv_heads, Index dim, Index dim_v) {
+    const Index total = q_starts.back();
+    call->q = random.array<T>({1, call->q.extent(1), total, dim});
+    call->k = random.array<T>({1, kv_heads, total, dim});
+    call->v = random.array<T>({1, kv_heads, total, dim_v});
+    const auto clamp = [](std::vector<Index>& lengths, const std::vector<Index>& starts) {
+      for (std::size_t b = 0; b < lengths.size(); ++b) {
+        lengths[b] = (std::min)(lengths[b], starts[b + 1] - starts[b]);
+      }
+    };
+    ReferenceOptions& o = call->options;
+    clamp(o.key_lengths, k_starts);
+    clamp(o.left_padding, k_starts);
+    clamp(o.prefix_lengths, k_starts);
+    clamp(o.query_lengths, q_starts);
+  }
+
   template <class E>
   bool has_same_bits(attn::Communicator& communicator, const Array<E>& all_q, const Array<E>& all_k,
                      const Array<E>& all_v) const {
@@ -104,6 +169,10 @@ struct ContextDraw {
     attn::AttentionOptions<T> options = library.get();
     options.execution = {.executor = &executor, .isa = isa};
     if (has_int8) options.precision = attn::AttentionPrecision::int8;
+    if (is_packed()) {
+      options.cu_seqlens_q = q_starts;
+      options.cu_seqlens_k = k_starts;
+    }
     options.lse = lse.view().select(3, 0);
 
     const attn::ContextLayout layout(q.extent(2), communicator.size(), kind);

@@ -38,6 +38,17 @@ inline attn::GptOptions draw_gpt(Random& random) {
   if (rotary) attention.rotary = attn::RotaryOptions{};
   const bool gated = random.chance(0.5);
   attention.output_gate = random.chance(0.5);
+  attn::MixtureOfExpertsOptions experts;
+  if (random.chance(0.3)) {
+    experts = {.num_experts = 5,
+               .experts_per_token = 2,
+               .dim_feedforward = random.pick<index_t>({32, 64}),
+               .score = random.pick<attn::RouterScore>(
+                   {attn::RouterScore::softmax, attn::RouterScore::sigmoid}),
+               .dim_shared = random.pick<index_t>({0, 32}),
+               .bias = random.chance(0.5)};
+    experts.shared_gate = experts.dim_shared > 0 && random.chance(0.5);
+  }
   return {.vocab_size = random.integer(20, 50),
           .num_layers = 2,
           .layer = {.d_model = random.pick<index_t>({32, 64}),
@@ -49,6 +60,7 @@ inline attn::GptOptions draw_gpt(Random& random) {
                     .bias = random.chance(0.5),
                     .gated = gated,
                     .joint_gate = gated && random.chance(0.5),
+                    .experts = experts,
                     .attention = attention},
           .positions = rotary ? attn::Positions::none : attn::Positions::learned,
           .max_positions = 32,

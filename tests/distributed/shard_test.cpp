@@ -74,6 +74,75 @@ TEST(DistributedShard, AnEncoderHasTheBitsOfOneProcess) {
   }
 }
 
+/// The logits of whole sequences, and of steps with caches.
+template <class T>
+std::vector<attn::Accumulator<T>> translated(const attn::Seq2SeqTransformer<T>& model) {
+  const attn::Tensor2<index_t> src({2, 5}, {1, 2, 3, 4, 0, 5, 6, 7, 0, 0}),
+      tgt({2, 3}, {1, 9, 8, 2, 0, 0});
+  const auto all = model(src, tgt);
+  std::vector<attn::Accumulator<T>> logits(all.elements().begin(), all.elements().end());
+  attn::Tensor3<T> memory({2, 5, model.options().transformer.layer.d_model});
+  model.encode(src, memory);
+  auto caches = model.make_caches(2, 8, 5);
+  for (const index_t id : {3, 4, 5}) {
+    const attn::Tensor2<index_t> next({2, 1}, {id, id + 1});
+    attn::Tensor3<attn::Accumulator<T>> out({2, 1, model.options().tgt_vocab_size});
+    model.decode(next, memory, src, out, caches);
+    logits.insert(logits.end(), out.elements().begin(), out.elements().end());
+  }
+  return logits;
+}
+
+template <class T>
+void expect_same_translation(Random& random, const attn::QuantizeOptions* format) {
+  const bool has_buckets = random.chance(0.5);
+  attn::Seq2SeqTransformer<T> model(
+      {.src_vocab_size = 20,
+       .tgt_vocab_size = random.integer(15, 40),
+       .transformer = {.layer = {.d_model = 32,
+                                 .nhead = random.pick<index_t>({2, 4}),
+                                 .dim_feedforward = random.pick<index_t>({32, 64}),
+                                 .norm_first = random.chance(0.5),
+                                 .bias = random.chance(0.5),
+                                 .gated = random.chance(0.5)},
+                       .num_encoder_layers = 2,
+                       .num_decoder_layers = 1,
+                       .relative_buckets = has_buckets ? 8 : 0},
+       .positions = has_buckets ? attn::Positions::none : attn::Positions::sinusoidal,
+       .tied = random.chance(0.5),
+       .output_bias = random.chance(0.5),
+       .pad_id = 0});
+  randomize(model, random);
+  if constexpr (!std::same_as<T, double>) {
+    if (format != nullptr) attn::quantize(model, *format);
+  }
+  const auto expected = translated(model);
+  const int ranks = random.pick<int>({1, 2, 3, 4, 7});
+  SCOPED_TRACE(std::to_string(ranks) + " ranks");
+  attn::run_local_ranks(
+      ranks,
+      [&](Communicator& comm) {
+        auto own = model;
+        attn::shard(own, comm);
+        const auto found = translated(own);
+        ASSERT_EQ(found.size(), expected.size());
+        EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(found[0])), 0);
+      },
+      60s);
+}
+
+TEST(DistributedShard, AnEncoderDecoderHasTheBitsOfOneProcess) {
+  for (std::uint64_t draw = 0; draw < draws(10); ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const auto format = draw_format(random);
+    expect_same_translation<float>(random, format ? &*format : nullptr);
+    if (draw % 5 == 0) expect_same_translation<double>(random, nullptr);
+    const attn::QuantizeOptions halves{.weights = attn::WeightFormat::bf16};
+    if (draw % 5 == 1) expect_same_translation<attn::bfloat16>(random, &halves);
+  }
+}
+
 TEST(DistributedShard, WeightsAndCachesAreSpread) {
   attn::Gpt<float> model({.vocab_size = 64,
                           .num_layers = 2,
@@ -115,15 +184,20 @@ TEST(DistributedShard, RefusesWhatItCannotSpread) {
                   "[shard] q_proj_weight must be compressed in a module of 16 bits (see "
                   "store_weights()); found a tensor.");
         attn::GptOptions other = options;
-        other.layer.experts = {.num_experts = 2, .dim_feedforward = 4};
+        other.layer.latent = {.kv_lora_rank = 4, .head_dim = 4, .rotary_dim = 2};
         EXPECT_EQ(refused(attn::Gpt<float>(other)),
-                  "[shard] the layers must be without experts, latent attention and recurrent "
-                  "mixers; found experts.");
+                  "[shard] the layers must be without latent attention and recurrent mixers; "
+                  "found latent attention.");
+        other = options;
+        other.layer.experts = {.num_experts = 2 + comm.rank(), .dim_feedforward = 4};
+        EXPECT_EQ(refused(attn::Gpt<float>(other)),
+                  "[shard] the experts must be the same on every rank; found another on rank 1 "
+                  "than on rank 0.");
         other = options;
         other.mixers = {attn::TokenMixer::short_convolution};
         EXPECT_EQ(refused(attn::Gpt<float>(other)),
-                  "[shard] the layers must be without experts, latent attention and recurrent "
-                  "mixers; found a recurrent mixer.");
+                  "[shard] the layers must be without latent attention and recurrent mixers; "
+                  "found a recurrent mixer.");
         other = options;
         other.layer.attention.output_projection = false;
         EXPECT_EQ(refused(attn::Gpt<float>(other)),

@@ -12,69 +12,116 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Gathers x (batch, heads, tokens, dim), of which each rank holds some tokens, from all ranks.
+/// Calls f(its number among the tokens of `rank`, its number among `kept`) for each token of a rank
+/// that is kept; `kept`: ranges of tokens, in order.
+template <class F>
+void for_kept_tokens(const ContextLayout& layout, int rank, const std::vector<IndexRange>& kept,
+                     F f) {
+  index_t at = 0;
+  for (const IndexRange& range : layout.ranges(rank)) {
+    index_t before = 0;
+    for (const IndexRange& part : kept) {
+      const IndexRange tokens = common_part(range, part);
+      for (index_t i = tokens.begin; i < tokens.end; ++i) {
+        f(at + i - range.begin, before + i - part.begin);
+      }
+      before += part.end - part.begin;
+    }
+    at += range.end - range.begin;
+  }
+}
+
+/// Gathers the tokens `kept` of x (batch, heads, tokens, dim), of which each rank holds some.
 template <class E>
 Tensor4<E> gather_tokens(Communicator& communicator, const ContextLayout& layout,
-                         const TensorView4<const E>& x) {
-  const Shape<4> shape{x.extent(0), x.extent(1), layout.seq(), x.extent(3)};
+                         const TensorView4<const E>& x, const std::vector<IndexRange>& kept) {
+  Shape<4> shape = x.shape();
   const index_t size = shape[0] * shape[1] * shape[3];
+  shape[2] = 0;
+  for (const IndexRange& part : kept) shape[2] += part.end - part.begin;
   index_t longest = 0;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    longest = (std::max)(longest, layout.size(rank));
+    index_t count = 0;
+    for_kept_tokens(layout, rank, kept, [&](index_t, index_t) { ++count; });
+    longest = (std::max)(longest, count);
   }
   // (tokens, batch, heads, dim)
   Buffer<E> mine = Buffer<E>::zeros(longest * size), all(layout.ranks() * longest * size);
   E* to = mine.data();
-  for (index_t i = 0; i < x.extent(2); ++i) {
+  for_kept_tokens(layout, communicator.rank(), kept, [&](index_t at, index_t) {
     for (index_t b = 0; b < shape[0]; ++b) {
       for (index_t h = 0; h < shape[1]; ++h) {
-        to = std::copy_n(x.at_index({b, h, i, 0}), shape[3], to);
+        to = std::copy_n(x.at_index({b, h, at, 0}), shape[3], to);
       }
     }
-  }
+  });
   communicator.all_gather(bytes_of(mine), bytes_of(all));
   auto whole = Tensor4<E>::uninitialized(shape);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const E* from = all.data() + rank * longest * size;
-    for (const IndexRange& range : layout.ranges(rank)) {
-      for (index_t i = range.begin; i < range.end; ++i) {
-        for (index_t b = 0; b < shape[0]; ++b) {
-          for (index_t h = 0; h < shape[1]; ++h, from += shape[3]) {
-            std::copy_n(from, shape[3], &whole(b, h, i, 0));
-          }
+    for_kept_tokens(layout, rank, kept, [&](index_t, index_t token) {
+      for (index_t b = 0; b < shape[0]; ++b) {
+        for (index_t h = 0; h < shape[1]; ++h, from += shape[3]) {
+          std::copy_n(from, shape[3], &whole(b, h, token, 0));
         }
       }
-    }
+    });
   }
   return whole;
 }
 
-/// Attention on the decode path, whose sums depend on all rows of a key/value head: there are few
-/// rows, so every rank computes all of them and keeps its own.
-template <class In, class KeyElement, class T, class... Functors>
+/// Sequences on the decode path, whose sums depend on all rows of a key/value head: there are few
+/// rows, so every rank computes all of them and keeps its own. `problem`: the whole call.
+template <class In, class KeyElement, class T>
 void gathered_attention(Communicator& communicator, const ContextLayout& layout,
                         const TensorView4<const In>& q, const TensorView4<const KeyElement>& k,
                         const TensorView4<const KeyElement>& v, const TensorView4<In>& out,
-                        const AttentionOptions<T>& options, const Functors&... functors) {
-  const Tensor4<In> all_q = gather_tokens(communicator, layout, q);
-  const Tensor4<KeyElement> all_k = gather_tokens(communicator, layout, k),
-                            all_v = gather_tokens(communicator, layout, v);
-  Tensor3<T> lse({all_q.extent(0), all_q.extent(1), layout.seq()});
+                        const AttentionProblem<T>& problem, const AttentionOptions<T>& options) {
+  std::vector<IndexRange> queries, keys;
+  // The other sequences become empty.
+  std::vector<index_t> q_starts{0}, k_starts{0};
+  for (const ContextSequence& sequence : sequences_of(problem)) {
+    q_starts.push_back(q_starts.back());
+    k_starts.push_back(k_starts.back());
+    if (!sequence.is_decoded(problem)) continue;
+    queries.push_back(sequence.queries);
+    keys.push_back(sequence.keys);
+    q_starts.back() += sequence.queries.end - sequence.queries.begin;
+    k_starts.back() += sequence.keys.end - sequence.keys.begin;
+  }
+  if (queries.empty()) return;
+  const Tensor4<In> all_q = gather_tokens(communicator, layout, q, queries);
+  const Tensor4<KeyElement> all_k = gather_tokens(communicator, layout, k, keys),
+                            all_v = gather_tokens(communicator, layout, v, keys);
+  Shape<4> shape = all_q.shape();
+  shape[3] = v.extent(3);
+  auto all_out = Tensor4<In>::uninitialized(shape);
+  Tensor3<T> lse({shape[0], shape[1], shape[2]});
   AttentionOptions<T> all_options = options;
   all_options.lse = lse;
-  const Tensor4<In> all_out =
-      scaled_dot_product_attention(all_q, all_k, all_v, all_options, functors...);
-  index_t to = 0;
-  for (const IndexRange& range : layout.ranges(communicator.rank())) {
-    for (index_t i = range.begin; i < range.end; ++i, ++to) {
-      for (index_t b = 0; b < out.extent(0); ++b) {
-        for (index_t h = 0; h < out.extent(1); ++h) {
-          std::copy_n(&all_out(b, h, i, 0), out.extent(3), out.at_index({b, h, to, 0}));
-          if (options.lse) options.lse(b, h, to) = lse(b, h, i);
-        }
+  if (problem.packed()) {
+    all_options.cu_seqlens_q = q_starts;
+    all_options.cu_seqlens_k = k_starts;
+  }
+  const AttentionProblem<T> gathered{.q = const_view(all_q),
+                                     .k = const_view(all_k),
+                                     .v = const_view(all_v),
+                                     .out = all_out.view(),
+                                     .options = all_options,
+                                     .scale = problem.scale,
+                                     .scores = problem.scores,
+                                     .heads_per_kv_head = problem.heads_per_kv_head,
+                                     .alibi_slopes = problem.alibi_slopes,
+                                     .functors = problem.functors};
+  backend<family::Attention, KeyElement, T>(options.execution).forward(gathered, options.execution);
+  for_kept_tokens(layout, communicator.rank(), queries, [&](index_t at, index_t token) {
+    for (index_t b = 0; b < out.extent(0); ++b) {
+      for (index_t h = 0; h < out.extent(1); ++h) {
+        std::copy_n(&all_out(b, h, token, 0), out.extent(3), out.at_index({b, h, at, 0}));
+        if (options.lse) options.lse(b, h, at) = lse(b, h, token);
       }
     }
-  }
+  });
 }
 
 }  // namespace detail
@@ -92,13 +139,17 @@ void gathered_attention(Communicator& communicator, const ContextLayout& layout,
 ///
 /// Keys and values arrive in chunks, in the order of keys; a rank receives the next chunk while it
 /// computes the current one. It receives only chunks with keys that causality, windows, lengths and
-/// documents keep for one of its tokens. It stores two chunks (each as long as the longest range of
-/// a rank, at most 2048 tokens) and the running sums of each query. With few queries in all (the
-/// decode path) every rank computes all of them and reads all rows of dense masks.
+/// documents keep for one of its tokens. It stores a packed copy of its keys and values, two chunks
+/// (each as long as the longest range of a rank, at most 2048 tokens) and the running sums of each
+/// query. Sequences with few queries in all (the decode path) are computed by every rank, which
+/// reads all their rows of dense masks.
+///
+/// Packed sequences (options.cu_seqlens_q and cu_seqlens_k, batch extent 1): the layout cuts the
+/// tokens of all sequences together, and a rank computes the sequences that its queries belong to.
 ///
 /// Throws ValueError on every rank if shapes or options differ between ranks or are invalid on one
-/// of them. Refuses weights, scores, their sums, qv, packed sequences, pages, gather, first_key and
-/// MaskedRow::mean. A later exception, for example from a functor, calls communicator.fail().
+/// of them. Refuses weights, scores, their sums, qv, pages, gather, first_key and MaskedRow::mean.
+/// A later exception, for example from a functor, calls communicator.fail().
 /// Source: Liu et al., "Ring Attention with Blockwise Transformers" (2023); chunks travel in the
 /// order of keys instead of in a ring, since the order determines the bits.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
@@ -133,7 +184,7 @@ void context_parallel_attention(Communicator& communicator, const ContextLayout&
       }
       index_t at = 0;
       for (const IndexRange& range : layout.ranges(communicator.rank())) {
-        attention.add_rows(range, at, queries, to, functors...);
+        attention.add_range(range, at, queries, to, functors...);
         at += range.end - range.begin;
       }
       return detail::context_fields<T, Functors...>(layout, queries, keys, values, options);
@@ -141,9 +192,9 @@ void context_parallel_attention(Communicator& communicator, const ContextLayout&
     const detail::AttentionProblem<T>& problem = attention.problem();
     if (!problem.has_rows()) return;
     detail::run_or_fail(communicator, [&] {
-      if (!detail::tiling_of(problem, 0).decode) return attention.run();
+      attention.run();
       detail::gathered_attention<scalar_t<Q>, scalar_t<K>, T>(communicator, layout, queries, keys,
-                                                              values, to, options, functors...);
+                                                              values, to, problem, options);
     });
   }
 }

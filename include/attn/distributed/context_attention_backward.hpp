@@ -129,8 +129,14 @@ void context_backward(Communicator& communicator, const ContextLayout& layout,
   run_or_fail(communicator, [&] {
     exchange.run(std::vector<HeadStream<const T>*>{&in_d_out, &in_q, &in_k, &in_v, &in_out, &in_lse,
                                                    &in_d_lse});
-    problem->kv_heads = exchange.own_heads();
-    backend<family::AttentionBackward, T>(options.execution).backward(*problem, options.execution);
+    const auto& kernels = backend<family::AttentionBackward, T>(options.execution);
+    // Packed sequences are batch rows of the problem, but not of the tensors.
+    const KeyRange own = exchange.own_heads();
+    const index_t sequences = problem->forward.packed() ? problem->forward.batch() : 1;
+    for (index_t n = 0; n < sequences; ++n) {
+      problem->kv_heads = {n * kv_heads + own.begin, n * kv_heads + own.end};
+      kernels.backward(*problem, options.execution);
+    }
     exchange.run(std::vector<HeadStream<T>*>{&of_q, &of_k, &of_v});
   });
 }

@@ -38,8 +38,6 @@ void refuse_on_ranks(std::string_view function, const AttentionOptions<T>& optio
   refuse("scores", static_cast<bool>(options.scores));
   refuse("max_logits", static_cast<bool>(options.max_logits));
   refuse("qv", static_cast<bool>(options.qv));
-  refuse("cu_seqlens_q", static_cast<bool>(options.cu_seqlens_q));
-  refuse("cu_seqlens_k", static_cast<bool>(options.cu_seqlens_k));
   refuse("block_table", static_cast<bool>(options.block_table));
   refuse("gather", static_cast<bool>(options.gather));
   refuse("first_key", options.first_key != 0);
@@ -63,6 +61,8 @@ AgreedFields context_fields(const ContextLayout& layout, const StoredView<const 
   fields.add("head_dim", q.extent(3));
   fields.add("num_kv_heads", k.extent(1));
   fields.add("head_dim_v", v.extent(3));
+  fields.add("cu_seqlens_q", options.cu_seqlens_q);
+  fields.add("cu_seqlens_k", options.cu_seqlens_k);
   const Mask& mask = options.mask;
   fields.add("causal", index_t{mask.causal});
   fields.add("the left window", mask.left);

@@ -115,6 +115,8 @@ class GradientTree {
  private:
   /// Elements of one message, which fit a core's cache: sums are added block by block.
   static constexpr index_t kBlock = index_t{1} << 16;
+  /// Blocks that a rank sends before it adds its own, so that no rank waits for a slower one.
+  static constexpr std::size_t kSentAhead = 256;
 
   /// A sum over micro-batches: elements of all parameters, or empty if the gradients are the sum.
   using Sum = Buffer<T>;
@@ -126,9 +128,9 @@ class GradientTree {
     detail::TreeNode node;
   };
 
-  /// The messages of one block of each rank's part.
-  struct Exchange {
-    detail::Requests sends, receives;
+  /// The messages of one block of this rank's part.
+  struct Arrival {
+    detail::Requests receives;
     Buffer<T> received;  ///< a block for each of nodes_
   };
 
@@ -236,57 +238,64 @@ class GradientTree {
     return sum;
   }
 
-  /// Sets the gradients of this rank's part to the sums over all ranks. The messages of a block are
-  /// under way while the block before it is added.
+  /// Sets the gradients of this rank's part to the sums over all ranks. A block arrives while the
+  /// one before it is added.
   void add_part() {
-    std::size_t blocks = 0;
+    std::size_t blocks = 0, sent = 0;
     for (const auto& of_rank : blocks_) blocks = (std::max)(blocks, of_rank.size());
+    detail::Requests sends;
     for (std::size_t block = 0; block <= blocks; ++block) {
-      if (block < blocks) start(block, exchanges_[block % 2]);
-      if (block > 0) add_block(block - 1, exchanges_[(block - 1) % 2]);
+      for (; sent < (std::min)(block + kSentAhead, blocks); ++sent) send(sent, sends);
+      if (block < blocks) receive(block, arrivals_[block % 2]);
+      if (block > 0) add_block(block - 1, arrivals_[(block - 1) % 2]);
     }
+    detail::wait_for(sends);
   }
 
-  void start(std::size_t block, Exchange& exchange) {
-    const index_t slots = static_cast<index_t>(nodes_.size());
-    if (exchange.received.size() == 0) exchange.received = Buffer<T>(slots * kBlock);
-    detail::each_peer(communicator_, [&](int to, int from) {
-      if (const detail::ParameterRange* range = block_of(to, block)) {
-        for (const auto& entry : stack_.entries) {
-          const std::span<T> elements(at(entry.sum, *range),
-                                      static_cast<std::size_t>(range->size()));
-          exchange.sends.push_back(communicator_.send(to, std::as_bytes(elements)));
-        }
-      }
-      const detail::ParameterRange* own = block_of(communicator_.rank(), block);
-      for (index_t slot = 0; own != nullptr && slot < slots; ++slot) {
-        if (nodes_[static_cast<std::size_t>(slot)].rank != from) continue;
-        const std::span<T> elements(exchange.received.data() + slot * kBlock,
-                                    static_cast<std::size_t>(own->size()));
-        exchange.receives.push_back(communicator_.receive(from, std::as_writable_bytes(elements)));
+  /// Sends this rank's sums of a block of each other rank's part.
+  void send(std::size_t block, detail::Requests& sends) {
+    detail::each_peer(communicator_, [&](int to, int) {
+      const detail::ParameterRange* range = block_of(to, block);
+      if (range == nullptr) return;
+      for (const auto& entry : stack_.entries) {
+        const std::span<T> elements(at(entry.sum, *range), static_cast<std::size_t>(range->size()));
+        sends.push_back(communicator_.send(to, std::as_bytes(elements)));
       }
     });
   }
 
-  void add_block(std::size_t block, Exchange& exchange) {
-    detail::wait_for(exchange.receives);
-    if (const detail::ParameterRange* range = block_of(communicator_.rank(), block)) {
-      detail::TreeStack<T*> sums{stack_.count};
-      auto own = stack_.entries.begin();
-      T* received = exchange.received.data();
-      for (const RankNode& node : nodes_) {
-        const bool is_own = node.rank == communicator_.rank();
-        sums.push(node.node, is_own ? at((own++)->sum, *range) : received,
-                  [&](T* left, const T* right) { add_elements(left, right, range->size()); });
-        received += kBlock;
+  void receive(std::size_t block, Arrival& arrival) {
+    const detail::ParameterRange* own = block_of(communicator_.rank(), block);
+    if (own == nullptr) return;
+    const index_t slots = static_cast<index_t>(nodes_.size());
+    if (arrival.received.size() == 0) arrival.received = Buffer<T>(slots * kBlock);
+    detail::each_peer(communicator_, [&](int, int from) {
+      for (index_t slot = 0; slot < slots; ++slot) {
+        if (nodes_[static_cast<std::size_t>(slot)].rank != from) continue;
+        const std::span<T> elements(arrival.received.data() + slot * kBlock,
+                                    static_cast<std::size_t>(own->size()));
+        arrival.receives.push_back(communicator_.receive(from, std::as_writable_bytes(elements)));
       }
-      const T* sum = sums.entries.front().sum;
-      T* const gradient = at({}, *range);
-      if (sum != gradient) std::copy_n(sum, range->size(), gradient);
+    });
+  }
+
+  void add_block(std::size_t block, Arrival& arrival) {
+    const detail::ParameterRange* range = block_of(communicator_.rank(), block);
+    if (range == nullptr) return;
+    detail::wait_for(arrival.receives);
+    arrival.receives.clear();
+    detail::TreeStack<T*> sums{stack_.count};
+    auto own = stack_.entries.begin();
+    T* received = arrival.received.data();
+    for (const RankNode& node : nodes_) {
+      const bool is_own = node.rank == communicator_.rank();
+      sums.push(node.node, is_own ? at((own++)->sum, *range) : received,
+                [&](T* left, const T* right) { add_elements(left, right, range->size()); });
+      received += kBlock;
     }
-    detail::wait_for(exchange.sends);
-    exchange.receives.clear();
-    exchange.sends.clear();
+    const T* sum = sums.entries.front().sum;
+    T* const gradient = at({}, *range);
+    if (sum != gradient) std::copy_n(sum, range->size(), gradient);
   }
 
   /// nullptr if the part of `rank` has fewer blocks.
@@ -309,7 +318,7 @@ class GradientTree {
   index_t next_ = 0;
   detail::TreeStack<Sum> stack_;
   std::vector<Sum> spare_;  ///< kept for the next step
-  std::array<Exchange, 2> exchanges_;
+  std::array<Arrival, 2> arrivals_;
 };
 
 ATTN_NAMESPACE_END

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "attn/distributed/gathered_weight.hpp"
 #include "attn/models/bert.hpp"
 #include "attn/models/gpt.hpp"
+#include "attn/models/seq2seq_transformer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -128,18 +130,29 @@ class ShardPlan {
   Communicator& communicator_;
 };
 
-/// This rank's part of a stack, which replace() puts into its place.
+/// This rank's part of an Encoder or Decoder, which replace() puts into its place.
 template <class T>
-class EncoderPart {
+class StackPart {
  public:
-  EncoderPart(const Encoder<T>& whole, Communicator& communicator) {
+  template <class Stack>
+  StackPart(const Stack& whole, Communicator& communicator) {
     const ShardPlan plan(communicator);
-    for (const EncoderLayer<T>& layer : whole.layers) {
-      refuse(static_cast<bool>(layer.latent_attn), "latent attention");
-      refuse(static_cast<bool>(layer.experts), "experts");
-      refuse(layer.is_recurrent(), "a recurrent mixer");
-      attentions_.push_back(plan.part_of(layer.self_attn));
-      feed_forwards_.push_back(plan.part_of(layer.feed_forward));
+    for (const auto& layer : whole.layers) {
+      LayerPart& part = layers_.emplace_back();
+      if constexpr (requires { layer.multihead_attn; }) {
+        part.multihead_attn = plan.part_of(layer.multihead_attn);
+      } else {
+        refuse(static_cast<bool>(layer.latent_attn), "latent attention");
+        refuse(layer.is_recurrent(), "a recurrent mixer");
+        for (const FeedForward<T>& expert : layer.experts.experts) {
+          part.experts.push_back(plan.part_of(expert));
+        }
+        if (layer.experts.options().dim_shared > 0) {
+          part.shared_expert = plan.part_of(layer.experts.shared_expert);
+        }
+      }
+      part.self_attn = plan.part_of(layer.self_attn);
+      if (part.experts.empty()) part.feed_forward = plan.part_of(layer.feed_forward);
     }
     if (!whole.relative_bias || whole.layers.empty()) return;
     const MultiHeadAttentionOptions& o = whole.layers[0].self_attn.options();
@@ -148,48 +161,98 @@ class EncoderPart {
     relative_bias_ = Tensor2<T>(whole.relative_bias.view().slice(1, group * begin, group * end));
   }
 
-  void replace(Encoder<T>& whole) {
+  template <class Stack>
+  void replace(Stack& whole) {
     for (std::size_t n = 0; n < whole.layers.size(); ++n) {
-      whole.layers[n].self_attn = std::move(attentions_[n]);
-      whole.layers[n].feed_forward = std::move(feed_forwards_[n]);
+      auto& layer = whole.layers[n];
+      LayerPart& part = layers_[n];
+      layer.self_attn = std::move(part.self_attn);
+      layer.feed_forward = std::move(part.feed_forward);
+      if constexpr (requires { layer.multihead_attn; }) {
+        layer.multihead_attn = std::move(part.multihead_attn);
+      } else {
+        layer.experts.experts = std::move(part.experts);
+        layer.experts.shared_expert = std::move(part.shared_expert);
+      }
     }
     whole.relative_bias = std::move(relative_bias_);
   }
 
  private:
+  struct LayerPart {
+    MultiHeadAttention<T> self_attn, multihead_attn;
+    FeedForward<T> feed_forward, shared_expert;
+    std::vector<FeedForward<T>> experts;
+  };
+
   static void refuse(bool has, std::string_view what) {
     if (has)
-      throw ValueError(message("shard", "the layers",
-                               "be without experts, latent attention and recurrent mixers", what));
+      throw ValueError(
+          message("shard", "the layers", "be without latent attention and recurrent mixers", what));
   }
 
-  std::vector<MultiHeadAttention<T>> attentions_;
-  std::vector<FeedForward<T>> feed_forwards_;
+  std::vector<LayerPart> layers_;
   Tensor2<T> relative_bias_;
 };
 
+/// This rank's part of the product that computes logits.
+template <class T>
+class LogitsPart {
+ public:
+  LogitsPart(const OutputProjection<T>& head, const Embedding<T>& words,
+             Communicator& communicator) {
+    const auto whole = head.tied() ? forms_of<T>(words) : forms_of<T>(head.linear());
+    form_.push_back(std::make_shared<const GatheredWeight<Accumulator<T>>>(
+        communicator, whole.at(0), head.tied()));
+  }
+
+  void replace(OutputProjection<T>& head, Embedding<T>& words) {
+    if (head.tied()) {
+      set_forms<T>(words, form_);
+    } else {
+      set_forms<T>(head.linear(), form_);
+    }
+  }
+
+ private:
+  std::vector<WeightForm<T>> form_;
+};
+
+template <class Stack>
+void add_stack(AgreedFields& fields, const Stack& stack) {
+  fields.add("the number of layers", std::ssize(stack.layers));
+  if (!stack.layers.empty()) {
+    const MultiHeadAttentionOptions& o = stack.layers[0].self_attn.options();
+    fields.add("embed_dim", o.embed_dim);
+    fields.add("num_heads", o.num_heads);
+    fields.add("num_kv_heads", o.num_kv_heads);
+    fields.add("head_dim_v", o.head_dim_v);
+  }
+  Digest hidden, experts;
+  for (const auto& layer : stack.layers) {
+    hidden.take(static_cast<std::uint64_t>(layer.feed_forward.linear2.in_features()));
+    if constexpr (requires { layer.experts; }) {
+      const MixtureOfExpertsOptions& o = layer.experts.options();
+      for (const index_t number :
+           {o.num_experts, o.experts_per_token, o.dim_feedforward, o.dim_shared}) {
+        experts.take(static_cast<std::uint64_t>(number));
+      }
+    }
+  }
+  fields.add("dim_feedforward", hidden);
+  fields.add("the experts", experts);
+}
+
 /// Runs build() on all ranks, which either all return or all throw. `vocab_size`: of the logits, 0
 /// without.
-template <class T, class F>
-void agree_on_shards(Communicator& communicator, const Encoder<T>& encoder, index_t vocab_size,
-                     F build) {
+template <class F, class... Stacks>
+void agree_on_shards(Communicator& communicator, index_t vocab_size, F build,
+                     const Stacks&... stacks) {
   agree(communicator, "shard", [&] {
     build();
     AgreedFields fields;
     fields.add("vocab_size", vocab_size);
-    fields.add("the number of layers", std::ssize(encoder.layers));
-    if (!encoder.layers.empty()) {
-      const MultiHeadAttentionOptions& o = encoder.layers[0].self_attn.options();
-      fields.add("embed_dim", o.embed_dim);
-      fields.add("num_heads", o.num_heads);
-      fields.add("num_kv_heads", o.num_kv_heads);
-      fields.add("head_dim_v", o.head_dim_v);
-    }
-    Digest hidden;
-    for (const EncoderLayer<T>& layer : encoder.layers) {
-      hidden.take(static_cast<std::uint64_t>(layer.feed_forward.linear2.in_features()));
-    }
-    fields.add("dim_feedforward", hidden);
+    (add_stack(fields, stacks), ...);
     return fields;
   });
 }
@@ -209,17 +272,18 @@ void agree_on_shards(Communicator& communicator, const Encoder<T>& encoder, inde
 /// A layer exchanges num_heads * head_dim_v + dim_feedforward + 2 d_model numbers per token. The
 /// word embeddings stay whole.
 ///
+/// Each expert of a MixtureOfExperts is divided as a feed-forward; every rank computes the routing.
+///
 /// Refers to communicator. Throws ValueError on every rank, and leaves the model unchanged, for
-/// experts, latent attention, recurrent mixers, query_key_norm_of_all_heads, attention without an
-/// output projection, weights of 16 bits that are not compressed, and a model that has been sharded
+/// latent attention, recurrent mixers, query_key_norm_of_all_heads, attention without an output
+/// projection, weights of 16 bits that are not compressed, and a model that has been sharded
 /// already. A sharded model cannot be saved; calls with functors, and options with a value for each
 /// head, are errors.
 template <class T>
 void shard(Encoder<T>& encoder, Communicator& communicator) {
-  std::unique_ptr<detail::EncoderPart<T>> part;
-  detail::agree_on_shards(communicator, encoder, 0, [&] {
-    part = std::make_unique<detail::EncoderPart<T>>(encoder, communicator);
-  });
+  std::optional<detail::StackPart<T>> part;
+  detail::agree_on_shards(
+      communicator, 0, [&] { part.emplace(encoder, communicator); }, encoder);
   part->replace(encoder);
 }
 
@@ -232,22 +296,33 @@ void shard(Bert<T>& bert, Communicator& communicator) {
 /// Also cuts the product that computes logits; every rank has all logits.
 template <class T>
 void shard(Gpt<T>& gpt, Communicator& communicator) {
-  std::unique_ptr<detail::EncoderPart<T>> part;
-  std::vector<detail::WeightForm<T>> head;
-  const bool is_tied = gpt.lm_head.tied();
-  detail::agree_on_shards(communicator, gpt.blocks, gpt.vocab_size(), [&] {
-    part = std::make_unique<detail::EncoderPart<T>>(gpt.blocks, communicator);
-    const auto whole = is_tied ? detail::forms_of<T>(gpt.embedding.words)
-                               : detail::forms_of<T>(gpt.lm_head.linear());
-    head.push_back(std::make_shared<const detail::GatheredWeight<Accumulator<T>>>(
-        communicator, whole.at(0), is_tied));
-  });
+  std::optional<detail::StackPart<T>> part;
+  std::optional<detail::LogitsPart<T>> logits;
+  const auto build = [&] {
+    part.emplace(gpt.blocks, communicator);
+    logits.emplace(gpt.lm_head, gpt.embedding.words, communicator);
+  };
+  detail::agree_on_shards(communicator, gpt.vocab_size(), build, gpt.blocks);
   part->replace(gpt.blocks);
-  if (is_tied) {
-    detail::set_forms<T>(gpt.embedding.words, head);
-  } else {
-    detail::set_forms<T>(gpt.lm_head.linear(), head);
-  }
+  logits->replace(gpt.lm_head, gpt.embedding.words);
+}
+
+/// Both stacks, and the product that computes logits. Every rank encodes and decodes.
+template <class T>
+void shard(Seq2SeqTransformer<T>& model, Communicator& communicator) {
+  Encoder<T>& encoder = model.transformer.encoder;
+  Decoder<T>& decoder = model.transformer.decoder;
+  std::optional<detail::StackPart<T>> encoder_part, decoder_part;
+  std::optional<detail::LogitsPart<T>> logits;
+  const auto build = [&] {
+    encoder_part.emplace(encoder, communicator);
+    decoder_part.emplace(decoder, communicator);
+    logits.emplace(model.generator, model.tgt_embedding.words, communicator);
+  };
+  detail::agree_on_shards(communicator, model.options().tgt_vocab_size, build, encoder, decoder);
+  encoder_part->replace(encoder);
+  decoder_part->replace(decoder);
+  logits->replace(model.generator, model.tgt_embedding.words);
 }
 
 ATTN_NAMESPACE_END

@@ -12,8 +12,8 @@ namespace detail {
 
 /// Attention of some queries over the keys of one part. The caller keeps states and sums of the
 /// rows between parts, and gives the parts in the order of keys; `keys` begins at a multiple of
-/// block_kv of tiling_of(), or is empty. Blocks are then summed in the order of the whole call: the
-/// bits of its rows are those of the whole call. For calls on the tiled path.
+/// block_kv of the batch rows' tiling_of(), or is empty. Blocks are then summed in the order of the
+/// whole call: the bits of its rows are those of the whole call. For calls on the tiled path.
 template <class T>
 struct AttentionPart {
   enum class Stage {
@@ -24,20 +24,22 @@ struct AttentionPart {
 
   /// The whole call. Only the queries and keys of this part are read, at their index in the call.
   const AttentionProblem<T>& problem;
-  KeyRange queries;  ///< in every batch row and head
+  KeyRange batch;    ///< batch rows of equal lengths
+  KeyRange queries;  ///< in each of these batch rows and every head
   KeyRange keys;
   Stage stage = Stage::sums;
   bool is_first = false, is_last = false;  ///< of the parts of this stage
   /// Recomputes the rows in `non_finite` with masked values as 0, in the same stages and parts.
   bool recomputes = false;
-  RowState<T>* states;  ///< (batch, num_heads, queries)
+  RowState<T>* states;  ///< (batch, num_heads, queries), of these batch rows and queries
   T* output_scales;     ///< (batch, num_heads, queries), set by the last part
   T* sums;              ///< (batch, num_heads, queries, head_dim_v)
   std::uint8_t*
       non_finite;  ///< (batch, num_heads, queries), set by the last part: see masks_keys()
 
   index_t num_queries() const { return queries.end - queries.begin; }
-  index_t num_rows() const { return problem.batch() * problem.num_heads() * num_queries(); }
+  index_t num_heads() const { return (batch.end - batch.begin) * problem.num_heads(); }
+  index_t num_rows() const { return num_heads() * num_queries(); }
 };
 
 /// Runs one part with the kernels of one instruction set.
@@ -45,7 +47,10 @@ template <class T>
 class PartRun {
  public:
   PartRun(const ForwardKernels<T>& kernels, const AttentionPart<T>& part)
-      : kernels_(kernels), part_(part), problem_(part.problem), tiling_(tiling_of(problem_, 0)) {}
+      : kernels_(kernels),
+        part_(part),
+        problem_(part.problem),
+        tiling_(tiling_of(problem_, part.batch.begin)) {}
 
   /// Rows [first, first + count) of all rows of the part, which are of one head.
   void run(const ForwardScratch<T>& scratch, index_t first, index_t count) const {
@@ -60,8 +65,8 @@ class PartRun {
 
   void run_rows(const ForwardScratch<T>& scratch, index_t first, index_t count) const {
     const index_t heads = problem_.num_heads(), queries = part_.num_queries();
-    const index_t b = first / queries / heads, h = first / queries % heads;
-    const index_t q_len = problem_.scores[2], of_kv_head = h % problem_.heads_per_kv_head;
+    const index_t b = part_.batch.begin + first / queries / heads, h = first / queries % heads;
+    const index_t q_len = problem_.lengths(b).q_len, of_kv_head = h % problem_.heads_per_kv_head;
     bool is_finite = true;
     {
       ForwardTask<T> task(problem_, kernels_, tiling_, scratch,
@@ -129,7 +134,7 @@ ATTN_ONCE_A_CALL void run_part(const ForwardKernels<T>& kernels, const Attention
   const index_t queries = part.num_queries();
   if (part.num_rows() == 0) return;
   AttentionPlan plan(part.problem, executor);
-  const index_t heads = part.problem.batch() * part.problem.num_heads();
+  const index_t heads = part.num_heads();
   index_t step = plan.rows_per_task;
   const auto pieces = [&] { return (queries + step - 1) / step; };
   while (step > AttentionPlan::kMinRows && heads * pieces() < 2 * plan.concurrency) step /= 2;
@@ -157,11 +162,11 @@ struct Backend<family::AttentionParts, In, Acc> {
 
   using Part = AttentionPart<Acc>;
   static constexpr std::uint64_t kLayout =
-      layout_hash({sizeof(Backend), offsetof(Backend, run), sizeof(Part), offsetof(Part, queries),
-                   offsetof(Part, keys), offsetof(Part, stage), offsetof(Part, is_first),
-                   offsetof(Part, is_last), offsetof(Part, recomputes), offsetof(Part, states),
-                   offsetof(Part, output_scales), offsetof(Part, sums), offsetof(Part, non_finite),
-                   Backend<family::Attention, In, Acc>::kLayout});
+      layout_hash({sizeof(Backend), offsetof(Backend, run), sizeof(Part), offsetof(Part, batch),
+                   offsetof(Part, queries), offsetof(Part, keys), offsetof(Part, stage),
+                   offsetof(Part, is_first), offsetof(Part, is_last), offsetof(Part, recomputes),
+                   offsetof(Part, states), offsetof(Part, output_scales), offsetof(Part, sums),
+                   offsetof(Part, non_finite), Backend<family::Attention, In, Acc>::kLayout});
 };
 
 #pragma GCC diagnostic pop
