@@ -22,7 +22,7 @@ ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& prob
       return problem.options.precision.code_products()(isa);
 #endif
     }
-    if constexpr (std::same_as<In, bfloat16>) {
+    if constexpr (std::same_as<In, bfloat16> || std::same_as<In, float>) {
       if (problem.takes_pairs(isa)) return pair_products<T>(isa);
     }
   }

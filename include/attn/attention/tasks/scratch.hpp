@@ -49,8 +49,9 @@ struct ForwardScratch {
     sums = layout.take<T>(height * out_stride);
     rows = layout.take<QueryRow<T>>(plan.heads_per_task * plan.max_rows);
     if (may_take_pairs) {
-      pairs = PairScratch<T>(layout, problem.has_pairs() ? problem.head_dim() : 0, out_stride,
-                             block_kv, height);
+      pairs = PairScratch<T>(layout, (std::max)(problem.float_parts(), index_t{1}),
+                             problem.has_pairs() ? problem.head_dim() : 0, out_stride, block_kv,
+                             height);
     }
     if (has_codes) codes = CodeScratch<T>(layout, score_dim, block_kv, height);
   }
