@@ -140,12 +140,13 @@ ATTN_COLD AttentionExplanation explain(
   }
   const Isa isa = options.execution.instruction_set();
   const auto& backend = detail::backend<family::Attention, scalar_t<K>, T>(isa);
-  const index_t tile_rows = problem.takes_pairs(isa) ? detail::kPairRows : backend.tile_rows;
+  const index_t tile_rows =
+      detail::takes_pairs(problem, isa) ? detail::kPairRows : backend.tile_rows;
   AttentionExplanation explanation{
       .isa = isa,
       .element = dtype_of<scalar_t<K>>(),
       .precision = tiled && problem.has_codes() ? options.precision : AttentionPrecision::exact,
-      .matmul_precision = tiled && problem.float_parts() > 0
+      .matmul_precision = tiled && detail::float_parts(problem) > 0
                               ? options.execution.matmul_precision_used()
                               : MatmulPrecision::highest,
       .product_queries = tile_rows,

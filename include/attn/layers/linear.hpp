@@ -127,8 +127,8 @@ struct LinearOptions {
 /// pack(), calls use a packed copy of the weight instead of packing it in each call, provided that
 /// they run in the MatmulPrecision given to pack(). Visiting the parameters of a mutable module, as
 /// load_state_dict() does, makes the copy stale: it is not used until pack() is called again. After
-/// writing `weight` directly, call touch() or pack(). quantize() (attn/models/quantize.hpp) replaces
-/// the weight by a compressed form; `weight` is empty then.
+/// writing `weight` directly, call touch() or pack(). quantize() (attn/models/quantize.hpp)
+/// replaces the weight by a compressed form; `weight` is empty then.
 template <class T>
 class Linear {
  public:

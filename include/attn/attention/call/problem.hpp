@@ -146,31 +146,6 @@ struct AttentionProblem {
   bool has_codes() const {
     return options.precision.is_int8() && score_dim() <= (index_t{1} << 16);
   }
-  /// Number of bfloat16 as whose sum the tiled path multiplies each float; 0 if it does not.
-  index_t float_parts() const {
-    if (q.element() != DType::F32 || k.element() != DType::F32 || options.qv || has_codes()) {
-      return 0;
-    }
-    switch (options.execution.matmul_precision_used()) {
-      case MatmulPrecision::highest:
-        return 0;
-      case MatmulPrecision::high:
-        return 2;
-      case MatmulPrecision::medium:
-        return 1;
-    }
-    return 0;
-  }
-  /// Whether q, k and v are bfloat16, or floats in parts of it, which some targets multiply in
-  /// pairs.
-  bool has_pairs() const {
-    const bool are_bfloat16 = q.element() == DType::BF16 && k.element() == DType::BF16;
-    return (are_bfloat16 && !options.qv) || float_parts() > 0;
-  }
-  /// Whether a target with pair products uses them here, at least for weights times values.
-  bool may_take_pairs() const { return has_pairs() || has_codes(); }
-  /// Whether `isa` uses pair products for this call.
-  bool takes_pairs(Isa isa) const { return multiplies_pairs(isa) && may_take_pairs(); }
   /// Whether the call has queries.
   bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
   /// Whether any key may be masked out.

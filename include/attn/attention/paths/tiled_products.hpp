@@ -23,7 +23,7 @@ ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& prob
 #endif
     }
     if constexpr (std::same_as<In, bfloat16> || std::same_as<In, float>) {
-      if (problem.takes_pairs(isa)) return pair_products<T>(isa);
+      if (takes_pairs(problem, isa)) return pair_products<T>(isa);
     }
   }
   return {rows.tile_rows, make_path<ExactPath<T>, T>};
