@@ -125,7 +125,8 @@ class Report {
     };
     for (const char* name :
          {"gemm_1024", "gemm_bert", "gemm_avx2", "sdpa_d64", "sdpa_d128", "sdpa_d80", "sdpa_512",
-          "sdpa_avx2", "sdpa_4096", "sdpa_d64_bf16", "sdpa_d128_bf16", "sdpa_d128_int8"}) {
+          "sdpa_avx2", "sdpa_4096", "sdpa_d64_bf16", "sdpa_d128_bf16", "sdpa_d64_high",
+          "sdpa_d128_high", "sdpa_d128_int8"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
     for (bool all : {false, true}) {
@@ -160,8 +161,8 @@ class Report {
     for (const char* name : {"batched_16", "batched_128"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
-    for (const char* name :
-         {"gemm_bf16", "gemm_bf16_bert", "gemm_int8", "gemm_int8_bert", "gemm_q8", "gemm_q4"}) {
+    for (const char* name : {"gemm_1024_high", "gemm_bert_high", "gemm_bf16", "gemm_bf16_bert",
+                             "gemm_int8", "gemm_int8_bert", "gemm_q8", "gemm_q4"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
     for (const char* name : {"gemv_bf16", "gemv_int8", "gemv_q8", "gemv_q4"}) {
@@ -178,7 +179,7 @@ class Report {
     for (const char* name : {"mha_bert", "encoder_bert"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
-    for (const char* name : {"encoder_bert_bf16", "encoder_bert_int8"}) {
+    for (const char* name : {"encoder_bert_high", "encoder_bert_bf16", "encoder_bert_int8"}) {
       for (bool all : {false, true}) add(comparison_row(name, all, "time of encoder_bert"));
     }
     for (bool all : {false, true}) {

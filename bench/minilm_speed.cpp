@@ -37,10 +37,12 @@ void run(const Options& options) {
   }
   const std::vector<std::string> lines = read_lines(options.text);
   examples::check_precision(options.precision);
-  attn::SentenceEncoder<float> model(examples::model_dir());
+  const attn::MatmulPrecision products = examples::matmul_precision(options.precision);
+  const attn::EncodeOptions encode{.execution = {.matmul_precision = products}};
+  attn::SentenceEncoder<float> model(examples::model_dir(), {.matmul_precision = products});
   examples::set_precision(model, options.precision);
   // Allocates the scratch memory of the calls below.
-  const attn::Tensor2<float> embeddings = model.encode(lines);
+  const attn::Tensor2<float> embeddings = model.encode(lines, encode);
   if (!options.embeddings.empty()) {
     std::ofstream file(options.embeddings, std::ios::binary);
     file.write(reinterpret_cast<const char*>(embeddings.data()),
@@ -51,7 +53,7 @@ void run(const Options& options) {
   const bench::Clock::time_point first = bench::Clock::now();
   do {
     const bench::Clock::time_point start = bench::Clock::now();
-    model.encode(lines);
+    model.encode(lines, encode);
     best = std::min(best, bench::seconds_since(start));
   } while (bench::seconds_since(first) < options.seconds);
   const nlohmann::ordered_json result = {

@@ -180,9 +180,10 @@ examples::AttentionMap map_of(const Options& options) {
     return examples::heads_of(model, options.text, kMostTokens);
   }
   if (!examples::model_is_present()) throw examples::UsageError(examples::missing_model_message());
-  attn::SentenceEncoder<float> encoder(examples::model_dir());
+  const attn::MatmulPrecision products = examples::matmul_precision(options.precision);
+  attn::SentenceEncoder<float> encoder(examples::model_dir(), {.matmul_precision = products});
   examples::set_precision(encoder, options.precision);
-  return examples::attention_of(encoder, options.text);
+  return examples::attention_of(encoder, options.text, {.matmul_precision = products});
 }
 
 void run(Options options) {

@@ -137,8 +137,8 @@ class Progress {
 // Calls f(first, embeddings) for one batch of lines after another. Reports how many lines were
 // truncated.
 template <class F>
-void for_each_run(const Encoder& model, std::span<const std::string> lines, bool for_people,
-                  F&& f) {
+void for_each_run(const Encoder& model, const attn::Execution& execution,
+                  std::span<const std::string> lines, bool for_people, F&& f) {
   const Progress progress(lines.size(), for_people);
   const std::string_view prompt = prompt_of(model, {"document", "passage", "corpus"});
   const auto is_cut = [&](const std::string& line) { return model.is_cut(line, prompt); };
@@ -149,7 +149,7 @@ void for_each_run(const Encoder& model, std::span<const std::string> lines, bool
     const std::span<const std::string> part = lines.subspan(first, count);
     num_cut += static_cast<std::size_t>(std::count_if(part.begin(), part.end(), is_cut));
     const attn::Tensor2<float> embeddings =
-        model.encode(part, {.prompt = prompt, .normalize = true});
+        model.encode(part, {.prompt = prompt, .normalize = true, .execution = execution});
     progress.hide();
     f(first, embeddings);
   }
@@ -160,33 +160,38 @@ void for_each_run(const Encoder& model, std::span<const std::string> lines, bool
   }
 }
 
-void print_embeddings(const Encoder& model, const std::vector<std::string>& lines) {
+void print_embeddings(const Encoder& model, const attn::Execution& execution,
+                      const std::vector<std::string>& lines) {
   std::cout << std::setprecision(9);
-  for_each_run(model, lines, false, [](std::size_t, const attn::Tensor2<float>& embeddings) {
-    for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
-      for (attn::index_t i = 0; i < embeddings.extent(1); ++i) {
-        std::cout << (i > 0 ? " " : "") << embeddings(row, i);
-      }
-      std::cout << '\n';
-    }
-  });
+  for_each_run(model, execution, lines, false,
+               [](std::size_t, const attn::Tensor2<float>& embeddings) {
+                 for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
+                   for (attn::index_t i = 0; i < embeddings.extent(1); ++i) {
+                     std::cout << (i > 0 ? " " : "") << embeddings(row, i);
+                   }
+                   std::cout << '\n';
+                 }
+               });
 }
 
 // The `top` best lines, best first; the earlier line comes first if scores are equal.
-std::vector<Hit> search(const Encoder& model, const std::vector<std::string>& lines,
-                        const std::string& query, std::size_t top, bool for_people) {
+std::vector<Hit> search(const Encoder& model, const attn::Execution& execution,
+                        const std::vector<std::string>& lines, const std::string& query,
+                        std::size_t top, bool for_people) {
   const attn::Tensor2<float> wanted = model.encode(
-      std::span(&query, 1), {.prompt = prompt_of(model, {"query"}), .normalize = true});
+      std::span(&query, 1),
+      {.prompt = prompt_of(model, {"query"}), .normalize = true, .execution = execution});
   std::vector<Hit> hits;
-  for_each_run(
-      model, lines, for_people, [&](std::size_t first, const attn::Tensor2<float>& embeddings) {
-        for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
-          // Embeddings have norm 1, so that their dot product is their cosine.
-          const float* a = &embeddings(row, 0);
-          const double score = std::inner_product(a, a + embeddings.extent(1), wanted.data(), 0.0);
-          hits.push_back({first + static_cast<std::size_t>(row) + 1, score});
-        }
-      });
+  for_each_run(model, execution, lines, for_people,
+               [&](std::size_t first, const attn::Tensor2<float>& embeddings) {
+                 for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
+                   // Embeddings have norm 1, so that their dot product is their cosine.
+                   const float* a = &embeddings(row, 0);
+                   const double score =
+                       std::inner_product(a, a + embeddings.extent(1), wanted.data(), 0.0);
+                   hits.push_back({first + static_cast<std::size_t>(row) + 1, score});
+                 }
+               });
   top = std::min(top, hits.size());
   std::partial_sort(hits.begin(), hits.begin() + static_cast<std::ptrdiff_t>(top), hits.end(),
                     [](const Hit& a, const Hit& b) {
@@ -230,14 +235,17 @@ void run(const Options& options) {
     throw UsageError(examples::missing_model_message());
   }
   const std::vector<std::string> lines = read_input(options.file);
-  Encoder model(options.model ? std::filesystem::path(*options.model) : examples::model_dir(),
-                {.ignore_keys = options.ignore_keys});
+  const attn::Execution execution{.matmul_precision =
+                                      examples::matmul_precision(options.precision)};
+  Encoder model(
+      options.model ? std::filesystem::path(*options.model) : examples::model_dir(),
+      {.matmul_precision = execution.matmul_precision, .ignore_keys = options.ignore_keys});
   examples::set_precision(model, options.precision);
   if (options.embed) {
-    print_embeddings(model, lines);
+    print_embeddings(model, execution, lines);
   } else {
-    const auto hits =
-        search(model, lines, options.query, static_cast<std::size_t>(options.top), !options.json);
+    const auto hits = search(model, execution, lines, options.query,
+                             static_cast<std::size_t>(options.top), !options.json);
     options.json ? print_json(hits, lines) : print_table(hits, lines);
   }
 }

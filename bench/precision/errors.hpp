@@ -64,6 +64,7 @@ struct WeightCase {
   std::optional<attn::QuantizeOptions> options;  ///< none: float
   double most_random, most_outliers;             ///< relative errors of products
   double most_mean, most_worst;                  ///< 1 - cosine of embeddings
+  attn::MatmulPrecision precision = attn::MatmulPrecision::highest;  ///< of products of floats
 };
 
 inline const std::vector<WeightCase>& weight_cases() {
@@ -72,6 +73,8 @@ inline const std::vector<WeightCase>& weight_cases() {
   using Options = attn::QuantizeOptions;
   static const std::vector<WeightCase> cases = {
       {"float", "exact", {}, 1e-6, 1e-6, 1e-7, 1e-7},
+      {"float", "float, high", {}, 6e-6, 6e-6, 1e-7, 1e-7, attn::MatmulPrecision::high},
+      {"float", "float, medium", {}, 3e-3, 3e-3, 1e-4, 5e-4, attn::MatmulPrecision::medium},
       {"bf16", "exact", Options{W::bf16, A::exact}, 2e-3, 2e-3, 1e-4, 5e-4},
       {"bf16", "bf16", Options{W::bf16, A::bf16}, 3e-3, 3e-3, 1e-4, 5e-4},
       {"f16", "exact", Options{W::f16, A::exact}, 3e-4, 3e-4, 2e-6, 1e-5},
@@ -97,7 +100,8 @@ inline double gemm_error(const WeightCase& one, bool outliers) {
   const auto expected =
       attn::linear(attn::convert<double>(x), attn::convert<double>(linear.weight));
   if (one.options) attn::quantize(linear, *one.options);
-  return relative_error(linear(x), expected);
+  const attn::Execution execution{.matmul_precision = one.precision};
+  return relative_error(linear(x, attn::Activation::none, execution), expected);
 }
 
 /// The element type of attention's tensors or of its cache, and the largest errors allowed.
@@ -107,12 +111,17 @@ struct AttentionCase {
   bool is_cache;  ///< queries and output in float
   double most_random, most_outliers;
   attn::AttentionPrecision precision = attn::AttentionPrecision::exact;
+  attn::MatmulPrecision matmul_precision = attn::MatmulPrecision::highest;
 };
 
 inline const std::vector<AttentionCase>& attention_cases() {
   using enum attn::DType;
+  using attn::MatmulPrecision;
+  const auto exact = attn::AttentionPrecision::exact;
   static const std::vector<AttentionCase> cases = {
       {"all float", F32, false, 1e-6, 1e-6},
+      {"all float, high", F32, false, 1e-5, 3e-5, exact, MatmulPrecision::high},
+      {"all float, medium", F32, false, 5e-3, 0.01, exact, MatmulPrecision::medium},
       {"all float16", F16, false, 6e-4, 1.2e-3},
       {"all bfloat16", BF16, false, 5e-3, 0.01},
       {"cache in float16", F16, true, 5e-4, 1.2e-3},
@@ -139,8 +148,9 @@ inline double attention_error(const AttentionCase& one, bool outliers) {
   }
   const auto all = [&]<class E>(E) {
     return relative_error(
-        attn::scaled_dot_product_attention(attn::convert<E>(q), attn::convert<E>(k),
-                                           attn::convert<E>(v), {.precision = one.precision}),
+        attn::scaled_dot_product_attention(
+            attn::convert<E>(q), attn::convert<E>(k), attn::convert<E>(v),
+            {.precision = one.precision, .execution = {.matmul_precision = one.matmul_precision}}),
         expected);
   };
   if (one.element == attn::DType::F16) return all(attn::float16{});
@@ -160,7 +170,8 @@ inline CosineError cosine_error(const std::filesystem::path& model, const Weight
                                 const attn::Tensor2<double>& expected) {
   attn::SentenceEncoder<float> encoder(model);
   if (one.options) attn::quantize(encoder, *one.options);
-  const attn::Tensor2<float> found = encoder.encode(lines, {.normalize = true});
+  const attn::Tensor2<float> found =
+      encoder.encode(lines, {.normalize = true, .execution = {.matmul_precision = one.precision}});
   CosineError result;
   for (index_t i = 0; i < expected.extent(0); ++i) {
     double cosine = 0;

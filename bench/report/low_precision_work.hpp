@@ -1,4 +1,4 @@
-// Works of the report on small element types: bfloat16, int8 and quantised weights.
+// Works of the report in low precision: bfloat16, int8, quantised weights, MatmulPrecision::high.
 #pragma once
 
 #include <cstdint>
@@ -142,6 +142,51 @@ Group small_attention_group(const std::string& name, const char* shape, attn::Is
       }};
 }
 
+/// `work` in MatmulPrecision::high; no work where it would run as highest.
+inline std::vector<Work> in_high_precision(Work work, std::function<std::string()> complaint) {
+  constexpr auto high = attn::MatmulPrecision::high;
+  if (attn::precision_on(work.isa, high) != high) return {};
+  work.beyond_limit = true;
+  work.run = [run = work.run](attn::Execution execution) {
+    execution.matmul_precision = high;
+    run(execution);
+  };
+  work.complaint = std::move(complaint);
+  return {work};
+}
+
+inline Group high_gemm_group(const std::string& name, const char* shape, attn::Isa isa,
+                             bool packed) {
+  return {{name}, [=] {
+            const auto in = std::make_shared<GemmInputs>(shape_of(kGemmShapes, shape));
+            Work work = gemm_work(name, isa, in, packed);
+            if (packed) {
+              in->packed = attn::PackedWeights<float>(in->b, isa, attn::MatmulPrecision::high);
+            }
+            return in_high_precision(std::move(work), [in] {
+              attn::Tensor2<float> expected(in->c.shape());
+              attn::gemm(in->a, in->b, expected);
+              return share_complaint(in->c, expected, 0x1p-13);
+            });
+          }};
+}
+
+inline Group high_attention_group(const std::string& name, const char* shape, attn::Isa isa) {
+  return {{name}, [=] {
+            const auto in = attention_inputs(shape);
+            return in_high_precision(
+                attention_work(name, isa, in, in->q.extent(2)), [in]() -> std::string {
+                  const auto expected =
+                      attn_test::to_array(attn::scaled_dot_product_attention(in->q, in->k, in->v));
+                  const double off =
+                      attn_test::worst(attn_test::to_array(in->out), expected).distance;
+                  return off <= 1e-3 * attn_test::max_abs(expected)
+                             ? ""
+                             : "wrong result: off float's by " + std::to_string(off);
+                });
+          }};
+}
+
 }  // namespace detail
 
 inline std::vector<Group> low_precision_groups() {
@@ -165,6 +210,10 @@ inline std::vector<Group> low_precision_groups() {
   groups.push_back(detail::small_attention_group<bfloat16>("sdpa_d128_bf16", "d128", isa, exact));
   groups.push_back(detail::small_attention_group<float>("sdpa_d128_int8", "d128", isa,
                                                         attn::AttentionPrecision::int8));
+  groups.push_back(detail::high_gemm_group("gemm_1024_high", "gemm_1024", isa, false));
+  groups.push_back(detail::high_gemm_group("gemm_bert_high", "gemm_bert", isa, true));
+  groups.push_back(detail::high_attention_group("sdpa_d64_high", "d64", isa));
+  groups.push_back(detail::high_attention_group("sdpa_d128_high", "d128", isa));
   return groups;
 }
 

@@ -229,18 +229,21 @@ inline Group multi_head_group(std::string name, attn::Isa isa) {
       }};
 }
 
-/// One of BERT's layers, packed, in float and with weights and activations in bfloat16 and in 8
-/// bits; results are compared with those of Isa::scalar in float.
+/// One of BERT's layers, packed, in float, in MatmulPrecision::high unless that runs as highest,
+/// and with weights and activations in bfloat16 and in 8 bits; results are compared with those of
+/// Isa::scalar in float.
 inline Group encoder_layer_group(std::string name, attn::Isa isa) {
   return {
-      {name, name + "_bf16", name + "_int8"}, [=]() -> std::vector<Work> {
+      {name, name + "_high", name + "_bf16", name + "_int8"}, [=]() -> std::vector<Work> {
         const auto& s = shape_of(kModuleShapes, name);
         struct Inputs {
           attn::EncoderLayer<float> layer, exact;
           attn::Tensor3<float> x, out;
         };
         std::vector<Work> works;
-        const auto add = [&](const std::string& own, double most, auto prepare) {
+        using Precision = attn::MatmulPrecision;
+        const auto add = [&](const std::string& own, double most, auto prepare,
+                             Precision precision = Precision::highest) {
           const auto in =
               std::make_shared<Inputs>(Inputs{random_encoder_layer(s.width, s.heads, s.hidden),
                                               random_encoder_layer(s.width, s.heads, s.hidden),
@@ -250,7 +253,8 @@ inline Group encoder_layer_group(std::string name, attn::Isa isa) {
           Work work{own, isa, encoder_layer_flops(s.batch, s.seq, s.width, s.hidden)};
           work.traffic = (in->x.size() + in->out.size()) * index_t{sizeof(float)} +
                          attn::weight_bytes(in->layer);
-          work.run = [in](const attn::Execution& execution) {
+          work.run = [=](attn::Execution execution) {
+            execution.matmul_precision = precision;
             in->layer.forward(in->x, in->out, {.execution = execution});
           };
           work.complaint = [=]() -> std::string {
@@ -263,6 +267,11 @@ inline Group encoder_layer_group(std::string name, attn::Isa isa) {
           works.push_back(work);
         };
         add(name, 1e-4, [](auto& layer) { layer.pack(); });
+        if (attn::precision_on(isa, Precision::high) == Precision::high) {
+          add(
+              name + "_high", 2e-3, [](auto& layer) { layer.pack(Precision::high); },
+              Precision::high);
+        }
         // The largest error of a million normal elements is five times the errors in
         // docs/precision.md.
         add(name + "_bf16", 0.05, [](auto& layer) {
@@ -290,6 +299,7 @@ inline std::vector<Comparison> all_comparisons() {
                                  {"fork_decode_gqa3", "fork_separate_gqa3"},
                                  {"fork_decode_gqa4", "fork_separate_gqa4"},
                                  {"encoder_bert_bf16", "encoder_bert"},
+                                 {"encoder_bert_high", "encoder_bert"},
                                  {"encoder_bert_int8", "encoder_bert"},
                                  {"gelu_cached", "relu_cached"}};
   for (const LinearShape& shape : kLinearShapes) {

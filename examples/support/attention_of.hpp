@@ -23,7 +23,7 @@ struct AttentionMap {
 };
 
 inline AttentionMap attention_of(const attn::SentenceEncoder<float>& encoder,
-                                 const std::string& line) {
+                                 const std::string& line, const attn::Execution& execution = {}) {
   const std::vector<std::int32_t> tokens =
       encoder.tokenizer().encode(line, static_cast<std::size_t>(encoder.options().max_tokens));
   const auto seq = static_cast<attn::index_t>(tokens.size());
@@ -43,7 +43,8 @@ inline AttentionMap attention_of(const attn::SentenceEncoder<float>& encoder,
     const auto& layer = layers[static_cast<std::size_t>(i)];
     map.windows.push_back(layer.self_attn.options().window);
     // The weights of a layer have batch 1.
-    layer.forward(hidden, hidden, {.weights = map.weights.view().slice(0, i, i + 1)});
+    layer.forward(hidden, hidden,
+                  {.weights = map.weights.view().slice(0, i, i + 1), .execution = execution});
   }
   return map;
 }

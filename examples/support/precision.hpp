@@ -1,4 +1,4 @@
-// The option --precision: full or compressed weights.
+// The option --precision: full or compressed weights, and the arithmetic of products of floats.
 #pragma once
 
 #include <map>
@@ -19,15 +19,25 @@ inline const std::map<std::string, attn::ActivationFormat> kActivations = {
     {"int8", attn::ActivationFormat::int8}};
 
 inline void add_precision(CLI::App& app, std::string& precision) {
-  app.add_option("--precision", precision,
-                 "exact (float), bf16 or int8 (weights and activations), f16 (weights)")
+  app.add_option(
+         "--precision", precision,
+         "exact (float), high or medium (float, as torch.set_float32_matmul_precision), bf16 or "
+         "int8 (weights and activations), f16 (weights)")
       ->capture_default_str();
 }
 
 inline void check_precision(const std::string& precision) {
-  if (precision == "exact" || precision == "bf16" || precision == "f16" || precision == "int8")
-    return;
-  throw UsageError("--precision must be exact, bf16, f16 or int8; found " + precision);
+  for (const char* known : {"exact", "high", "medium", "bf16", "f16", "int8"}) {
+    if (precision == known) return;
+  }
+  throw UsageError("--precision must be exact, high, medium, bf16, f16 or int8; found " +
+                   precision);
+}
+
+inline attn::MatmulPrecision matmul_precision(const std::string& precision) {
+  if (precision == "high") return attn::MatmulPrecision::high;
+  if (precision == "medium") return attn::MatmulPrecision::medium;
+  return attn::MatmulPrecision::highest;
 }
 
 template <class Module>

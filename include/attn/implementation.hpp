@@ -58,6 +58,7 @@
 
 #if defined(ATTN_IMPLEMENTATION_FLOAT)
 ATTN_EXPORT_TABLES(float)
+ATTN_EXPORT_TABLE(PartProducts, float)
 ATTN_EXPORT_TABLE(QuantizedProducts, float)
 #endif
 

@@ -21,6 +21,8 @@ struct AttentionExplanation {
   Isa isa;
   DType element;                 ///< of keys and values; with isa, selects the backend
   AttentionPrecision precision;  ///< arithmetic of q . k; exact if nothing takes the tiled path
+  /// What products of floats run as; highest if nothing takes the tiled path.
+  MatmulPrecision matmul_precision;
   /// The register tile of scores (rows x columns) on the tiled path.
   index_t product_queries, product_keys;
   AttentionPath path;
@@ -50,6 +52,9 @@ struct AttentionExplanation {
     if (two_pass) text += ", scores computed twice";
     text.append("\nbackend    ").append(name(isa)).append(" of ").append(name(element));
     if (precision.is_int8()) text += ", q and k quantised to 8 bits";
+    if (matmul_precision != MatmulPrecision::highest) {
+      text.append(" in ").append(name(matmul_precision)).append(" precision");
+    }
     text +=
         ", products of " + std::to_string(product_queries) + " x " + std::to_string(product_keys);
     text += "\ntasks      " + std::to_string(plan.tasks) + " on " +
@@ -136,11 +141,15 @@ ATTN_COLD AttentionExplanation explain(
   }
   const Isa isa = options.execution.instruction_set();
   const auto& backend = detail::backend<family::Attention, scalar_t<K>, T>(isa);
-  const index_t tile_rows = problem.takes_pairs(isa) ? detail::kPairRows : backend.tile_rows;
+  const index_t tile_rows =
+      detail::takes_pairs(problem, isa) ? detail::kPairRows : backend.tile_rows;
   AttentionExplanation explanation{
       .isa = isa,
       .element = dtype_of<scalar_t<K>>(),
       .precision = tiled && problem.has_codes() ? options.precision : AttentionPrecision::exact,
+      .matmul_precision = tiled && detail::float_parts(problem) > 0
+                              ? options.execution.matmul_precision_used()
+                              : MatmulPrecision::highest,
       .product_queries = tile_rows,
       .product_keys = backend.tile_keys,
       .path = decode && tiled ? AttentionPath::mixed

@@ -28,6 +28,7 @@
 /// Families of operations; outside the inline namespace, since names in the library hold them.
 namespace attn::family {
 struct Products;
+struct PartProducts;
 struct QuantizedProducts;
 struct Attention;
 struct AttentionParts;

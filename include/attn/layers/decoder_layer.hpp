@@ -136,10 +136,10 @@ class DecoderLayer {
   void share_rotary(const DecoderLayer& other) { self_attn.share_rotary(other.self_attn); }
 
   /// See Linear::pack().
-  void pack() {
-    self_attn.pack();
-    multihead_attn.pack(false);
-    feed_forward.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    self_attn.pack(precision);
+    multihead_attn.pack(false, precision);
+    feed_forward.pack(precision);
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }

@@ -247,12 +247,12 @@ class EncoderLayer {
   }
 
   /// See Linear::pack().
-  void pack() {
-    with_mixer(*this, [](auto& mixer) { mixer.pack(); });
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    with_mixer(*this, [&](auto& mixer) { mixer.pack(precision); });
     if (experts) {
-      experts.pack();
+      experts.pack(precision);
     } else {
-      feed_forward.pack();
+      feed_forward.pack(precision);
     }
   }
 

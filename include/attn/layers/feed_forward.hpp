@@ -125,9 +125,9 @@ class FeedForward {
   }
 
   /// See Linear::pack().
-  void pack() {
-    linear1.pack();
-    linear2.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    linear1.pack(precision);
+    linear2.pack(precision);
   }
 
   /// Plain: linear1 and linear2 as in PyTorch. Gated: gate_proj, up_proj and down_proj as in Llama

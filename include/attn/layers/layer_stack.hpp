@@ -87,8 +87,8 @@ class LayerStack {
   }
 
   /// See Linear::pack().
-  void pack() {
-    for (Layer& layer : layers) layer.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    for (Layer& layer : layers) layer.pack(precision);
   }
 
   /// How many layers are applied, and which of `layers` is the n-th of them.

@@ -124,11 +124,11 @@ struct LinearOptions {
 };
 
 /// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After
-/// pack(), calls use a packed copy of the weight instead of packing it in each call. Visiting the
-/// parameters of a mutable module, as load_state_dict() does, makes the copy stale: it is not used
-/// until pack() is called again. After writing `weight` directly, call touch() or pack().
-/// quantize() (attn/models/quantize.hpp) replaces the weight by a compressed form; `weight` is
-/// empty then.
+/// pack(), calls use a packed copy of the weight instead of packing it in each call, provided that
+/// they run in the MatmulPrecision given to pack(). Visiting the parameters of a mutable module, as
+/// load_state_dict() does, makes the copy stale: it is not used until pack() is called again. After
+/// writing `weight` directly, call touch() or pack(). quantize() (attn/models/quantize.hpp)
+/// replaces the weight by a compressed form; `weight` is empty then.
 template <class T>
 class Linear {
  public:
@@ -189,8 +189,8 @@ class Linear {
   }
 
   /// Does nothing if the weight is compressed.
-  void pack() {
-    if (weight) packed_ = {weight, version_};
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    if (weight) packed_ = {weight, version_, precision};
   }
 
   /// Marks the packed copy as stale after, or before, `weight` is written.

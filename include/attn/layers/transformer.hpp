@@ -78,9 +78,9 @@ class Transformer {
   }
 
   /// See Linear::pack().
-  void pack() {
-    encoder.pack();
-    decoder.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    encoder.pack(precision);
+    decoder.pack(precision);
   }
 
   /// encoder., decoder.

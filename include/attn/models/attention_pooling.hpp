@@ -51,9 +51,9 @@ class AttentionPooling {
   }
 
   /// See Linear::pack().
-  void pack() {
-    attention.pack(false);
-    feed_forward.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    attention.pack(false, precision);
+    feed_forward.pack(precision);
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }

@@ -167,10 +167,10 @@ class Bert {
   }
 
   /// See Linear::pack().
-  void pack() {
-    if (projects()) projection.pack();
-    encoder.pack();
-    if (pooler.in_features() > 0) pooler.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    if (projects()) projection.pack(precision);
+    encoder.pack(precision);
+    if (pooler.in_features() > 0) pooler.pack(precision);
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }

@@ -120,15 +120,15 @@ class Clip {
   }
 
   /// See Linear::pack().
-  void pack() {
-    vision.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    vision.pack(precision);
     if (is_siglip()) {
-      vision_head.pack();
+      vision_head.pack(precision);
     } else {
-      visual_projection.pack();
+      visual_projection.pack(precision);
     }
-    text.pack();
-    text_projection.pack();
+    text.pack(precision);
+    text_projection.pack(precision);
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }

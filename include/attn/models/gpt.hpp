@@ -236,9 +236,9 @@ class Gpt {
   }
 
   /// See Linear::pack().
-  void pack() {
-    blocks.pack();
-    lm_head.pack(embedding.words);
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    blocks.pack(precision);
+    lm_head.pack(embedding.words, precision);
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }

@@ -20,6 +20,8 @@ struct LanguageModelOptions {
   /// Pack weights for faster prefill and, in float, decoding, which stores a second copy of each
   /// (see Gpt::pack()).
   bool pack = true;
+  /// Precision of calls that use the packed copies: see Linear::pack().
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;
   /// Format of float weights, as in quantize(); if not given they stay float. Quantised weights of
   /// a GGUF file keep their format.
   std::optional<WeightFormat> weights = {};
@@ -172,7 +174,7 @@ class LanguageModel {
       }
       quantize(gpt_, {.weights = *options.weights, .activations = activations});
     }
-    if (options.pack) gpt_.pack();
+    if (options.pack) gpt_.pack(options.matmul_precision);
   }
 
   /// Projections of queries, keys and values lose the most accuracy in 8 bits, and have few

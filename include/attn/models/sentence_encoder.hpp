@@ -18,7 +18,7 @@ struct EncodeOptions {
   std::string_view prompt = {};  ///< name of the prompt before each line; empty: the default
   bool normalize = false;        ///< normalise vectors even if the folder or file does not
   index_t batch_size = 32;       ///< lines per batch, sorted by length
-  Execution execution = {};      ///< threads, scratch and instruction set
+  Execution execution = {};      ///< threads, scratch, instruction set, precision of products
 };
 
 /// An encoder with its tokenizer, whose hidden states are pooled into one vector per line, which

@@ -166,9 +166,9 @@ class Seq2SeqTransformer {
   }
 
   /// See Linear::pack().
-  void pack() {
-    transformer.pack();
-    generator.pack(tgt_embedding.words);
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    transformer.pack(precision);
+    generator.pack(tgt_embedding.words, precision);
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }

@@ -154,10 +154,10 @@ class Vit {
   }
 
   /// See Linear::pack().
-  void pack() {
-    patch_embedding.pack();
-    encoder.pack();
-    if (options_.num_labels > 0) classifier.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    patch_embedding.pack(precision);
+    encoder.pack(precision);
+    if (options_.num_labels > 0) classifier.pack(precision);
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }

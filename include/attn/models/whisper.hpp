@@ -128,11 +128,11 @@ class Whisper {
   }
 
   /// See Linear::pack().
-  void pack() {
-    conv1.pack();
-    conv2.pack();
-    transformer.pack();
-    generator.pack(tgt_embedding.words);
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    conv1.pack(precision);
+    conv2.pack(precision);
+    transformer.pack(precision);
+    generator.pack(tgt_embedding.words, precision);
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }

@@ -148,14 +148,6 @@ struct AttentionProblem {
   bool has_codes() const {
     return options.precision.is_int8() && score_dim() <= (index_t{1} << 16);
   }
-  /// Whether q, k and v are bfloat16, which some targets multiply in pairs.
-  bool has_pairs() const {
-    return q.element() == DType::BF16 && k.element() == DType::BF16 && !options.qv;
-  }
-  /// Whether a target with pair products uses them here, at least for weights times values.
-  bool may_take_pairs() const { return has_pairs() || has_codes(); }
-  /// Whether `isa` uses pair products for this call.
-  bool takes_pairs(Isa isa) const { return multiplies_pairs(isa) && may_take_pairs(); }
   /// Whether the call has queries.
   bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
   /// Whether any key may be masked out.

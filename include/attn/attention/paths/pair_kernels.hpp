@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/tasks/pair_scratch.hpp"
+#include "attn/kernels/gemm/float_parts.hpp"
 #include "attn/kernels/gemm/tile.hpp"
 #include "attn/simd/pairs.hpp"
 #include "attn/simd/tiles.hpp"
@@ -20,10 +21,14 @@ struct PairKernels {
   /// kPairStep) and `panels` panels of keys.
   void (*score_panels)(index_t panels, index_t d, const bfloat16* queries, const T* keys, T scale,
                        T* scores, index_t stride);
+  /// The functions below write one part of each element or, unless tails is 0, also its tail,
+  /// `tails` elements after the head.
+  ///
   /// Rounds both[x] and both[n + x] into the pair to[x].
-  void (*pair_rows)(index_t n, const T* both, ElementPair* to);
-  /// to = n weights of a row, rounded to bfloat16.
-  void (*round_weights)(index_t n, const T* weights, bfloat16* to);
+  void (*pair_rows)(index_t n, const T* both, ElementPair* to, index_t tails);
+  /// to = n elements of a row, rounded to bfloat16.
+  void (*round_row)(index_t n, const T* row, bfloat16* to, index_t tails);
+
   /// sums_r = rescale_r sums_r + sum over j of weights[r, j] v_j for kPairRows rows, `columns` (a
   /// multiple of kPairColumns) elements of a value, and `keys`, a multiple of kPairStep.
   void (*add_values)(index_t columns, index_t keys, const bfloat16* weights, index_t weights_stride,

@@ -1,22 +1,41 @@
 // Kernel text: both products of attention in bfloat16 pairs, by tiles or vectors.
 // SPDX-License-Identifier: Apache-2.0
 
-inline void pair_rows(index_t n, const float* both, detail::ElementPair* to) {
+template <index_t kParts>
+inline void pair_rows(index_t n, const float* both, detail::ElementPair* to, index_t tails) {
   constexpr index_t kLanes = Vec<float>::kLanes;
   for (index_t x = 0; x < n; x += kLanes) {
-    bfloat16 first[kLanes], second[kLanes];
-    store(Vec<float>::load(both + x), first, Whole{});
-    store(Vec<float>::load(both + n + x), second, Whole{});
-    for (index_t i = 0; i < kLanes; ++i) {
-      to[x + i] = static_cast<detail::ElementPair>(first[i].bits()) |
-                  static_cast<detail::ElementPair>(second[i].bits()) << 16;
+    bfloat16 first[kParts][kLanes], second[kParts][kLanes];
+    FloatParts<kParts>::store(Vec<float>::load(both + x), first[0], kLanes);
+    FloatParts<kParts>::store(Vec<float>::load(both + n + x), second[0], kLanes);
+    for (index_t part = 0; part < kParts; ++part) {
+      for (index_t i = 0; i < kLanes; ++i) {
+        to[part * tails + x + i] = static_cast<detail::ElementPair>(first[part][i].bits()) |
+                                   static_cast<detail::ElementPair>(second[part][i].bits()) << 16;
+      }
     }
   }
 }
+inline void pair_rows(index_t n, const float* both, detail::ElementPair* to, index_t tails) {
+  tails == 0 ? pair_rows<1>(n, both, to, 0) : pair_rows<2>(n, both, to, tails);
+}
 
-inline void round_weights(index_t n, const float* weights, bfloat16* to) {
-  each_vector<float>(
-      n, [&](index_t j, auto lanes) { store(load(weights + j, lanes), to + j, lanes); });
+template <index_t kParts>
+inline void round_row(index_t n, const float* row, bfloat16* to, index_t tails) {
+  constexpr index_t kLanes = Vec<float>::kLanes;
+  index_t j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    FloatParts<kParts>::store(Vec<float>::load(row + j), to + j, tails);
+  }
+  if (j == n) return;
+  bfloat16 rest[kParts][kLanes];
+  FloatParts<kParts>::store(Vec<float>::load(row + j, n - j), rest[0], kLanes);
+  for (index_t part = 0; part < kParts; ++part) {
+    std::copy_n(rest[part], n - j, to + part * tails + j);
+  }
+}
+inline void round_row(index_t n, const float* row, bfloat16* to, index_t tails) {
+  tails == 0 ? round_row<1>(n, row, to, 0) : round_row<2>(n, row, to, tails);
 }
 
 #if defined(ATTN_TARGET_TILES)
@@ -185,7 +204,7 @@ template <>
 struct TargetTable<detail::PairKernels<float>> {
   static constexpr detail::PairKernels<float> kTable{.score_panels = score_pair_panels,
                                                      .pair_rows = pair_rows,
-                                                     .round_weights = round_weights,
+                                                     .round_row = round_row,
                                                      .add_values = add_pair_values};
 };
 

@@ -1,4 +1,4 @@
-// PairPath: the tiled path for bfloat16 tensors on targets that multiply pairs.
+// PairPath: the tiled path for bfloat16, or floats in parts of it, on targets that multiply pairs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Multiplies elements as stored and sums in T.
+/// Multiplies elements as stored, or floats as one bfloat16 or the sum of two, and sums in T.
 template <class T>
 class PairPath final : public TiledPath<T, PairValues<T>> {
  public:
@@ -17,10 +17,12 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
       : TiledPath<T, PairValues<T>>(task),
         kernels_(*task.kernels.products.pairs),
         scratch_(task.scratch.pairs),
-        d_(round_up(task.problem.head_dim(), kPairStep)) {
+        is_float_(task.problem.q.element() == DType::F32),
+        d_(scratch_.padded_row(task.problem.head_dim())) {
     const TaskRows<T>& rows = task.rows;
     for (index_t r = 0; r < rows.count(); ++r) {
-      copy_row(task.problem.query(task.block.b, rows[r].h, rows[r].i), scratch_.queries + r * d_);
+      copy_row(task.problem.query(task.block.b, rows[r].h, rows[r].i), true,
+               scratch_.queries + r * d_);
     }
     // Rows that pad the last tile.
     std::fill(scratch_.queries + rows.count() * d_,
@@ -38,12 +40,25 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
  private:
   index_t panel_bytes() const override { return kPairColumns * d_ * index_t{sizeof(bfloat16)}; }
 
-  /// Copies one row and pads it with zeros.
-  void copy_row(const void* from, void* to) const {
-    const index_t size = task_.problem.head_dim() * index_t{sizeof(bfloat16)};
-    std::memcpy(to, from, static_cast<std::size_t>(size));
-    std::memset(static_cast<std::byte*>(to) + size, 0,
-                static_cast<std::size_t>(d_ * index_t{sizeof(bfloat16)} - size));
+  /// Copies one row and pads it with zeros. With two parts, the factors of the products follow one
+  /// another: a query has head, head, tail, and a key tail, head, head.
+  void copy_row(const void* from, bool is_query, bfloat16* to) const {
+    const index_t d = task_.problem.head_dim();
+    if (scratch_.parts == 1) {
+      if (is_float_) {
+        kernels_.round_row(d, static_cast<const T*>(from), to, 0);
+      } else {
+        std::memcpy(to, from, static_cast<std::size_t>(d) * sizeof(bfloat16));
+      }
+      std::fill(to + d, to + d_, bfloat16{});
+      return;
+    }
+    const index_t padded = d_ / 3;
+    kernels_.round_row(d, static_cast<const T*>(from), to + padded, is_query ? padded : -padded);
+    for (index_t part = 0; part < 3; ++part) {
+      std::fill(to + part * padded + d, to + (part + 1) * padded, bfloat16{});
+    }
+    std::copy_n(to + padded, d, is_query ? to : to + 2 * padded);
   }
 
   void pack_keys(index_t first_key, KeyRange block) const override {
@@ -55,8 +70,10 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
       const KeyRange keys{(std::max)(j, block.begin), (std::min)(j + kPairColumns, block.end)};
       if (keys.end - keys.begin < kPairColumns) std::fill_n(panel, kPairColumns * pairs, T{0});
       for (index_t x = keys.begin; x < keys.end; ++x) {
-        copy_row(task_.problem.key(task_.problem.k, task_.block.b, task_.block.kv_head, x),
-                 scratch_.lines + (x - keys.begin) * pairs);
+        copy_row(task_.problem.key(task_.problem.k, task_.block.b, task_.block.kv_head, x), false,
+                 scratch_.key);
+        std::memcpy(scratch_.lines + (x - keys.begin) * pairs, scratch_.key,
+                    static_cast<std::size_t>(d_) * sizeof(bfloat16));
       }
       task_.kernels.rows.pack_part(keys.end - keys.begin, j + kPairColumns - keys.begin, pairs,
                                    scratch_.lines, pairs, panel + (keys.begin - j));
@@ -66,6 +83,7 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
   using TiledPath<T, PairValues<T>>::task_;
   const PairKernels<T>& kernels_;
   const PairScratch<T>& scratch_;
+  bool is_float_;
   index_t d_;  ///< elements of a padded row
 };
 

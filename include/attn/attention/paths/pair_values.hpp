@@ -9,7 +9,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// For targets with pair products: rounds values and weights to bfloat16 and sums in T.
+/// For targets with pair products: rounds values and weights to bfloat16, or to the sum of two, and
+/// sums in T.
 template <class T>
 class PairValues {
  public:
@@ -39,7 +40,8 @@ class PairValues {
           std::fill_n(both + x * n, dv, T{0});
         }
       }
-      kernels_.pair_rows(n, both, scratch_.pairs.values + column / 2 * n);
+      kernels_.pair_rows(n, both, scratch_.pairs.values + column / 2 * n,
+                         has_tails() ? scratch_.pairs.values_part : 0);
     }
   }
 
@@ -47,19 +49,39 @@ class PairValues {
   void add(const ScoreTile<T>& tile, const T* rescale) const {
     const index_t begin = tile.first_column(), end = begin + tile.num_keys();
     const index_t first = begin & -kPairStep, last = round_up(end, kPairStep);
+    const PairScratch<T>& pairs = scratch_.pairs;
     for (index_t x = 0; x < tile.num_rows; ++x) {
-      bfloat16* weights = scratch_.pairs.weights + x * tile.stride;
-      std::fill(weights + first, weights + begin, bfloat16{});
-      kernels_.round_weights(end - begin, tile.key_scores(x), weights + begin);
-      std::fill(weights + end, weights + last, bfloat16{});
+      bfloat16* weights = pairs.weights + x * tile.stride;
+      kernels_.round_row(end - begin, tile.key_scores(x), weights + begin,
+                         has_tails() ? pairs.weights_part : 0);
+      for (index_t part = 0; part < pairs.parts; ++part, weights += pairs.weights_part) {
+        std::fill(weights + first, weights + begin, bfloat16{});
+        std::fill(weights + end, weights + last, bfloat16{});
+      }
     }
-    kernels_.add_values(scratch_.out_stride, last - first, scratch_.pairs.weights + first,
-                        tile.stride, scratch_.pairs.values + first / 2 * scratch_.out_stride,
-                        tile.sums, rescale);
+    const auto add_product = [&](index_t weights_part, index_t values_part, const T* factors) {
+      kernels_.add_values(
+          scratch_.out_stride, last - first,
+          pairs.weights + weights_part * pairs.weights_part + first, tile.stride,
+          pairs.values + values_part * pairs.values_part + first / 2 * scratch_.out_stride,
+          tile.sums, factors);
+    };
+    if (!has_tails()) return add_product(0, 0, rescale);
+    add_product(0, 1, rescale);
+    add_product(0, 0, kPairOnes.data());
+    add_product(1, 0, kPairOnes.data());
   }
   void add_copied(const ScoreTile<T>& tile, const T* rescale) const { add(tile, rescale); }
 
  private:
+  static constexpr auto kPairOnes = [] {
+    std::array<T, kPairRows> ones{};
+    ones.fill(T{1});
+    return ones;
+  }();
+
+  bool has_tails() const { return scratch_.pairs.parts > 1; }
+
   const ForwardTask<T>& task_;
   const PairKernels<T>& kernels_;
   const ForwardScratch<T>& scratch_;

@@ -22,8 +22,8 @@ ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& prob
       return problem.options.precision.code_products()(isa);
 #endif
     }
-    if constexpr (std::same_as<In, bfloat16>) {
-      if (problem.takes_pairs(isa)) return pair_products<T>(isa);
+    if constexpr (std::same_as<In, bfloat16> || std::same_as<In, float>) {
+      if (takes_pairs(problem, isa)) return pair_products<T>(isa);
     }
   }
   return {.tile_rows = rows.tile_rows, .make_path = make_path<ExactPath<T>, T>};

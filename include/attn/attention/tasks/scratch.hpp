@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "attn/attention/call/pair_calls.hpp"
 #include "attn/attention/tasks/code_scratch.hpp"
 #include "attn/attention/tasks/pair_scratch.hpp"
 #include "attn/attention/tasks/plan.hpp"
@@ -31,11 +32,11 @@ struct ForwardScratch {
 
   ForwardScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
                  const AttentionPlan& plan)
-      : out_stride(round_up(problem.head_dim_v(), problem.may_take_pairs() ? kPairColumns : 16)) {
+      : out_stride(round_up(problem.head_dim_v(), may_take_pairs(problem) ? kPairColumns : 16)) {
     const AttentionOptions<T>& options = problem.options;
     const index_t block_kv = plan.max_block_kv, score_dim = problem.score_dim();
-    const bool may_take_pairs = plan.packs_keys && problem.may_take_pairs();
-    const index_t tile_rows = may_take_pairs ? kPairRows : kMaxTileRows;
+    const bool takes_pairs = plan.packs_keys && may_take_pairs(problem);
+    const index_t tile_rows = takes_pairs ? kPairRows : kMaxTileRows;
     const index_t height =
         plan.heads_per_task * (std::max)(plan.max_rows + tile_rows - 1, kMaxDecodeRows);
     const bool has_codes = plan.packs_keys && problem.has_codes();
@@ -48,9 +49,10 @@ struct ForwardScratch {
     q = layout.take<T>(height * score_dim);
     sums = layout.take<T>(height * out_stride);
     rows = layout.take<QueryRow<T>>(plan.heads_per_task * plan.max_rows);
-    if (may_take_pairs) {
-      pairs = PairScratch<T>(layout, problem.has_pairs() ? problem.head_dim() : 0, out_stride,
-                             block_kv, height);
+    if (takes_pairs) {
+      pairs =
+          PairScratch<T>(layout, (std::max)(float_parts(problem), index_t{1}),
+                         has_pairs(problem) ? problem.head_dim() : 0, out_stride, block_kv, height);
     }
     if (has_codes) codes = CodeScratch<T>(layout, score_dim, block_kv, height);
   }

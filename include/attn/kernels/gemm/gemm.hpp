@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attn/core/argument_types.hpp"
-#include "attn/kernels/gemm/gemm_elements.hpp"
+#include "attn/kernels/gemm/gemm_parts.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -28,7 +28,8 @@ struct Epilogue {
   }
 };
 
-/// A (k x n) matrix packed once for the kernels of one instruction set and multiplied many times.
+/// A (k x n) matrix packed once for the kernels of one instruction set, and of floats for one
+/// MatmulPrecision, and multiplied many times.
 template <class T>
 class PackedWeights {
  public:
@@ -37,12 +38,29 @@ class PackedWeights {
   /// Packs a copy of `b` (k, n), of any strides: pass the transpose of a Linear's (out, in) weight.
   /// Throws ValueError for an instruction set that the machine lacks.
   template <TensorLike B>
-  explicit PackedWeights(const B& b, std::optional<Isa> isa = {}) : PackedWeights(matrix(b), isa) {}
-  explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
-      : k_(b.extent(0)), n_(b.extent(1)), isa_(Execution{.isa = isa}.instruction_set()) {
+  explicit PackedWeights(const B& b, std::optional<Isa> isa = {},
+                         MatmulPrecision precision = MatmulPrecision::highest)
+      : PackedWeights(matrix(b), isa, precision) {}
+  explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {},
+                         MatmulPrecision precision = MatmulPrecision::highest)
+      : k_(b.extent(0)),
+        n_(b.extent(1)),
+        isa_(Execution{.isa = isa}.instruction_set()),
+        precision_(std::same_as<T, float> ? precision_on(isa_, precision)
+                                          : MatmulPrecision::highest) {
+    const auto pack = [&](index_t size, const auto& kernel) {
+      packed_ = Tensor1<T>::uninitialized({size});
+      if (size > 0) kernel({b, packed_.data()}, {.isa = isa_});
+    };
+    if constexpr (std::same_as<T, float>) {
+      if (precision_ != MatmulPrecision::highest) {
+        const auto& backend = detail::backend<family::PartProducts, T>(isa_);
+        pack(backend.packed_size(precision_, k_, n_), backend.of(precision_).pack_weights);
+        return;
+      }
+    }
     const auto& backend = detail::backend<family::Products, T, Accumulator<T>>(isa_);
-    packed_ = Tensor1<T>::uninitialized({backend.packed_size(k_, n_)});
-    if (packed_.size() > 0) backend.pack_weights({b, packed_.data()}, {.isa = isa_});
+    pack(backend.packed_size(k_, n_), backend.pack_weights);
   }
 
   PackedWeights(const PackedWeights&) = default;
@@ -52,12 +70,14 @@ class PackedWeights {
       : packed_(std::move(other.packed_)),
         k_(std::exchange(other.k_, 0)),
         n_(std::exchange(other.n_, 0)),
-        isa_(other.isa_) {}
+        isa_(other.isa_),
+        precision_(other.precision_) {}
   PackedWeights& operator=(PackedWeights&& other) noexcept {
     packed_ = std::move(other.packed_);
     k_ = std::exchange(other.k_, 0);
     n_ = std::exchange(other.n_, 0);
     isa_ = other.isa_;
+    precision_ = other.precision_;
     return *this;
   }
   ~PackedWeights() = default;
@@ -65,12 +85,15 @@ class PackedWeights {
   index_t k() const { return k_; }
   index_t n() const { return n_; }
   Isa isa() const { return isa_; }
+  /// What products run as: see precision_on(). highest for elements that are not float.
+  MatmulPrecision precision() const { return precision_; }
   const T* data() const { return packed_.data(); }
   index_t size() const { return packed_.size(); }  ///< number of packed elements
   explicit operator bool() const { return packed_.data() != nullptr; }
-  /// True if there are weights, packed for the instruction set that a call runs on.
+  /// True if there are weights, packed for the instruction set and precision that a call runs on.
   bool serves(const Execution& execution) const {
-    return *this && execution.instruction_set() == isa_;
+    return *this && execution.instruction_set() == isa_ &&
+           (!std::same_as<T, float> || execution.matmul_precision_used() == precision_);
   }
 
   /// Unpacks rows from `first` on of the transpose (n, k) into `to` (rows, k). Throws ShapeError.
@@ -97,10 +120,12 @@ class PackedWeights {
   Tensor1<T> packed_;
   index_t k_ = 0, n_ = 0;
   Isa isa_ = Isa::scalar;
+  MatmulPrecision precision_ = MatmulPrecision::highest;
 };
 
 template <TensorLike B>
-PackedWeights(const B&, std::optional<Isa> = {}) -> PackedWeights<scalar_t<B>>;
+PackedWeights(const B&, std::optional<Isa> = {}, MatmulPrecision = {})
+    -> PackedWeights<scalar_t<B>>;
 
 namespace detail {
 
@@ -232,8 +257,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
           const TensorView<const T, Rank>& b, const T* packed_b, index_t n,
           const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue,
           const Execution& execution) {
-  const auto& kernel = backend<family::Products, T, Accumulator<T>>(execution).gemm;
-  if constexpr (Float16Element<T>) {
+  const auto multiply_elements = [&](const auto& kernel) {
     check_gemm<T, Rank>(function, a.shape(), n, c, epilogue);
     const index_t batch = Rank == 2 ? 1 : c.extent(0);
     kernel({.a = in_batch(a, batch),
@@ -246,7 +270,16 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
             .beta = epilogue.beta,
             .residual = in_batch(residual_of(c, epilogue), batch)},
            execution);
-    return;
+  };
+  if constexpr (std::same_as<T, float>) {
+    const MatmulPrecision precision = execution.matmul_precision_used();
+    if (precision != MatmulPrecision::highest) {
+      return multiply_elements(backend<family::PartProducts, T>(execution).of(precision).gemm);
+    }
+  }
+  const auto& kernel = backend<family::Products, T, Accumulator<T>>(execution).gemm;
+  if constexpr (Float16Element<T>) {
+    multiply_elements(kernel);
   } else {
     gemm<T, Rank>(function, a, b, n, c, epilogue, execution, true, [&](GemmProblem<T>& problem) {
       problem.packed_b = packed_b;
@@ -299,7 +332,8 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
 }  // namespace detail
 
 /// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that a transposed
-/// operand is a transposed view. Element types: float, double, bfloat16 or float16. For 16 bits
+/// operand is a transposed view. Element types: float, of which execution.matmul_precision sets the
+/// arithmetic, double, bfloat16 or float16. For 16 bits
 /// sums are kept in float and each element of c is rounded once; or c is float, and beta then
 /// multiplies c. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
@@ -322,7 +356,7 @@ void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue =
 }
 
 /// c = a b with weights packed in advance: a (m, k), c (m, n), as for gemm. Runs on the instruction
-/// set for which they were packed. Throws ShapeError.
+/// set and in the precision for which they were packed. Throws ShapeError.
 template <class T, TensorLike A, TensorLike C>
 void gemm(const A& a, const PackedWeights<T>& b, C&& c,
           const Epilogue<std::type_identity_t<T>>& epilogue = {}, const Execution& execution = {}) {
@@ -335,6 +369,7 @@ void gemm(const A& a, const PackedWeights<T>& b, C&& c,
   check_shape("gemm", "a", Shape<2>{av.extent(0), b.k()}, av.shape());
   Execution on = execution;
   on.isa = b.isa();
+  on.matmul_precision = b.precision();
   if constexpr (gives_sums) {
     detail::gemm_sums<T>(av, {}, b.data(), b.n(), cv, epilogue, on);
   } else {

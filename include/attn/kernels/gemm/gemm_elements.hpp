@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/kernels/gemm/float_parts.hpp"
 #include "attn/kernels/gemm/gemm_problem.hpp"
 #include "attn/simd/pairs.hpp"
 #include "attn/simd/tiles.hpp"

@@ -1,4 +1,4 @@
-// Kernel text: products of 16-bit elements.
+// Kernel text: products of 16-bit elements, and of floats rounded to bfloat16.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Packed values have 32 bits: an element widened to float or, for targets with pair products, two
@@ -15,7 +15,7 @@ namespace pairs {
 // clang-format on
 }  // namespace pairs
 template <class E>
-inline constexpr bool kInPairs = std::same_as<E, bfloat16>;
+inline constexpr bool kInPairs = std::same_as<E, bfloat16> || std::same_as<E, float>;
 #else
 template <class E>
 inline constexpr bool kInPairs = false;
@@ -25,10 +25,22 @@ inline constexpr bool kInPairs = false;
 template <class E>
 inline constexpr index_t kElements = kInPairs<E> ? 2 : 1;
 
+/// What packed elements are stored as.
+template <class E>
+using Stored = std::conditional_t<std::same_as<E, float>, bfloat16, E>;
+
 /// Converts `count` elements, `step` apart, to packed values. An incomplete pair is padded with 0.
 template <class E>
 inline void fetch(const E* from, index_t step, index_t count, float* to) {
-  if constexpr (kInPairs<E>) {
+  if constexpr (std::same_as<E, float>) {
+    constexpr index_t kPiece = 64;
+    for (index_t p = 0; p < count; p += kPiece, to += kPiece / 2) {
+      bfloat16 rounded[kPiece];
+      const index_t piece = std::min(count - p, kPiece);
+      FloatParts<1>::fetch(from + p * step, step, piece, kPiece, rounded, 0);
+      std::memcpy(to, rounded, static_cast<std::size_t>((piece + 1) / 2) * sizeof(float));
+    }
+  } else if constexpr (kInPairs<E>) {
     const index_t whole = count / 2;
     if (step == 1) {
       std::memcpy(to, from, static_cast<std::size_t>(whole) * sizeof(float));
@@ -101,7 +113,7 @@ inline void pack_elements(const detail::PackProblem<E>& problem, const Executor&
                                  .k = b.extent(0),
                                  .n = b.extent(1)};
   const index_t steps = (matrix.k + kStep - 1) / kStep, KC = detail::gemm_kc(steps);
-  E* to = problem.packed;
+  auto* to = reinterpret_cast<Stored<E>*>(problem.packed);
   for (index_t k0 = 0; k0 < steps; k0 += KC) {
     const index_t kc = std::min(steps - k0, KC);
     for (index_t j = 0; j < matrix.n; j += NR, to += NR * kc * kStep) {
@@ -142,13 +154,14 @@ inline void unpack_elements(const detail::UnpackProblem<E>& problem, const Execu
 /// Up to R rows of A by the panel of packed weights that begins at column j, which is read once.
 /// Every element is one chain of multiply-adds in the order of k, as in tile().
 template <class E, int R>
-inline void multiply_panel(const detail::GemmProblem<float>& g, const E* packed, index_t j) {
+inline void multiply_panel(const detail::GemmProblem<float>& g, const Stored<E>* packed,
+                           index_t j) {
   using V = Vec<float>;
   constexpr int NV = TileShape<float>::NV;
-  constexpr int kVectorBytes = V::kLanes * kElements<E> * int{sizeof(E)};
+  constexpr int kVectorBytes = V::kLanes * kElements<E> * int{sizeof(Stored<E>)};
   // Prefetches into the next panel, too, which follows in memory. Emerald Rapids, one thread: 0.82
   // of the time (attn_report gemv_bf16).
-  constexpr index_t kPrefetchDistance = 8192 / index_t{sizeof(E)};
+  constexpr index_t kPrefetchDistance = 8192 / index_t{sizeof(Stored<E>)};
   const float* a[R];
   V sums[R][NV];
   ATTN_UNROLL
@@ -160,7 +173,7 @@ inline void multiply_panel(const detail::GemmProblem<float>& g, const E* packed,
   const index_t KC = detail::gemm_kc(g.k);
   for (index_t k0 = 0; k0 < g.k; k0 += KC) {
     const index_t kc = std::min(g.k - k0, KC);
-    const E* panel = packed + (k0 * panel_columns<float>(g.n) + j * kc) * kElements<E>;
+    const Stored<E>* panel = packed + (k0 * panel_columns<float>(g.n) + j * kc) * kElements<E>;
     for (index_t p = k0; p < k0 + kc; ++p) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v, panel += V::kLanes * kElements<E>) {
@@ -193,7 +206,7 @@ inline void multiply_panel(const detail::GemmProblem<float>& g, const E* packed,
 
 /// A product of few rows by packed weights.
 template <class E>
-inline void multiply_few(const detail::GemmProblem<float>& g, const E* packed,
+inline void multiply_few(const detail::GemmProblem<float>& g, const Stored<E>* packed,
                          const Executor& threads) {
   constexpr index_t NR = TileShape<float>::NR;
   const index_t panels = (g.n + NR - 1) / NR;
@@ -319,7 +332,7 @@ inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& e
         });
       }
       if (is_few) {
-        multiply_few(product, g.packed_b, threads);
+        multiply_few<E>(product, reinterpret_cast<const Stored<E>*>(g.packed_b), threads);
       } else {
 #if defined(ATTN_TARGET_PAIRS)
         if constexpr (kInPairs<E>) {

@@ -115,11 +115,12 @@ class HeadProjections {
 
   /// Packs the joint matrix of self-attention, or the projections of cross-attention: see
   /// Linear::pack().
-  void pack(bool self_attention) {
+  void pack(bool self_attention, MatmulPrecision precision) {
     packed_ = {};
     if (!weight_) return;  // in three matrices, or compressed
     const auto rows = [&](int first, int last) {
-      return detail::PackedCopy<T>(weight_.view().slice(0, begin(first), end(last)), version_);
+      return detail::PackedCopy<T>(weight_.view().slice(0, begin(first), end(last)), version_,
+                                   precision);
     };
     if (self_attention) {
       packed_[0] = rows(0, 2);

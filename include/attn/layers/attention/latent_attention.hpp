@@ -106,9 +106,9 @@ class LatentAttention {
   }
 
   /// See Linear::pack().
-  void pack() {
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
     for (Linear<T>* layer : {&q_a_proj, &q_b_proj, &kv_a_proj, &kv_b_proj, &out_proj}) {
-      layer->pack();
+      layer->pack(precision);
     }
   }
 

@@ -53,11 +53,11 @@ class OutputProjection {
   }
 
   /// See Linear::pack().
-  void pack(const Embedding<T>& words) {
+  void pack(const Embedding<T>& words, MatmulPrecision precision = MatmulPrecision::highest) {
     if (tied()) {
-      if (words.weight) packed_words_ = {words.weight, words.version()};
+      if (words.weight) packed_words_ = {words.weight, words.version(), precision};
     } else {
-      linear_.pack();
+      linear_.pack(precision);
     }
   }
 

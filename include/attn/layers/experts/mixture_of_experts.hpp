@@ -92,9 +92,9 @@ class MixtureOfExperts {
   }
 
   /// See Linear::pack(). The router and the gate are not packed.
-  void pack() {
-    for (FeedForward<T>& expert : experts) expert.pack();
-    if (options_.dim_shared > 0) shared_expert.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    for (FeedForward<T>& expert : experts) expert.pack(precision);
+    if (options_.dim_shared > 0) shared_expert.pack(precision);
   }
 
   /// router., correction_bias, experts.0., experts.1., .., shared_expert., shared_expert_gate.

@@ -33,11 +33,12 @@ class PackedCopy {
  public:
   PackedCopy() = default;
   /// Packs `weight` (out, in), whose version is `version`.
-  PackedCopy(TensorView2<const T> weight, const ParameterVersion& version)
-      : weights_(weight.transpose(0, 1)), version_(version) {}
+  PackedCopy(TensorView2<const T> weight, const ParameterVersion& version,
+             MatmulPrecision precision)
+      : weights_(weight.transpose(0, 1), {}, precision), version_(version) {}
 
   /// Returns the packed copy, or nullptr if there is none, it is stale, or it is for another
-  /// instruction set than the call's.
+  /// instruction set or precision than the call's.
   const PackedWeights<T>* find(const ParameterVersion& now, const Execution& execution) const {
     return version_ == now && weights_.serves(execution) ? &weights_ : nullptr;
   }

@@ -74,8 +74,8 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
   }
 
   /// See Linear::pack().
-  void pack() {
-    for (Linear<T>* layer : {&in_proj_qkvz, &in_proj_ba, &out_proj}) layer->pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    for (Linear<T>* layer : {&in_proj_qkvz, &in_proj_ba, &out_proj}) layer->pack(precision);
   }
 
   /// in_proj_qkvz., in_proj_ba., conv1d.weight, dt_bias, A_log, norm.weight, out_proj.

@@ -70,9 +70,9 @@ class ShortConvolution : public detail::RecurrentLayer<ShortConvolution<T>, T> {
   }
 
   /// See Linear::pack().
-  void pack() {
-    in_proj.pack();
-    out_proj.pack();
+  void pack(MatmulPrecision precision = MatmulPrecision::highest) {
+    in_proj.pack(precision);
+    out_proj.pack(precision);
   }
 
   /// in_proj., conv.weight and conv.bias, out_proj.

@@ -22,6 +22,8 @@ ATTN_NAMESPACE_BEGIN
 struct PretrainedOptions {
   index_t max_positions = 0;  ///< positions in the rotary table; 0: the config's
   bool pack = true;           ///< pack weights for the kernels, which stores a second copy of each
+  /// Precision of calls that use the packed copies: see Linear::pack().
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;
   /// Element of the weight matrices of a float model: BF16 or F16 halve their memory, without
   /// packed copies; see store_weights(). If not given, the model's element.
   std::optional<DType> weights = {};
@@ -48,7 +50,7 @@ Model load_model(const ModelOptions& model_options, const File& file, const Load
                              "be " + std::string(name(dtype_of<T>())) + ", the model's own",
                              name(element)));
   }
-  if (options.pack) model.pack();
+  if (options.pack) model.pack(options.matmul_precision);
   return model;
 }
 template <class T, class Model, TensorFile File, class ModelOptions>

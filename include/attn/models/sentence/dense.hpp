@@ -51,7 +51,7 @@ SentenceDense<T> dense_from_folder(const std::filesystem::path& folder, index_t 
   check_all_read(config, options);
   SentenceDense<T> dense{.linear = {in, out, bias}, .tanh = is_tanh};
   load_state_dict(dense.linear, file, {.prefix = "linear."});
-  if (options.pack) dense.linear.pack();
+  if (options.pack) dense.linear.pack(options.matmul_precision);
   return dense;
 }
 
