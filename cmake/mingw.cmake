@@ -4,6 +4,14 @@ set(CMAKE_SYSTEM_PROCESSOR x86_64)
 set(CMAKE_C_COMPILER x86_64-w64-mingw32-gcc-posix)
 set(CMAKE_CXX_COMPILER x86_64-w64-mingw32-g++-posix)
 set(CMAKE_EXE_LINKER_FLAGS_INIT -static)
+set(OpenMP_gomp_LIBRARY gomp CACHE STRING "The static library: CMake would find that of a DLL")
+# GNU's linker takes minutes where LLD (Debian: lld) takes a second, because of the many sections of unoptimised
+# templates. Debian's g++ ignores -fuse-ld=lld.
+find_program(ATTN_LLD ld.lld)
+if(ATTN_LLD)
+  file(WRITE ${CMAKE_BINARY_DIR}/lld.specs "*linker:\n${ATTN_LLD}\n\n")
+  string(APPEND CMAKE_EXE_LINKER_FLAGS_INIT " -specs=${CMAKE_BINARY_DIR}/lld.specs -fno-use-linker-plugin")
+endif()
 # In Debian, wine's loader is not in PATH.
 find_program(ATTN_WINE NAMES wine64 wine PATHS /usr/lib/wine REQUIRED)
 set(CMAKE_CROSSCOMPILING_EMULATOR ${ATTN_WINE})

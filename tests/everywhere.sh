@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs attn on many platforms: compilers, processors by emulation, Windows by wine, one header, packages; prints a
-# table. `sh tests/everywhere.sh` takes long; `sh tests/everywhere.sh programs` only compiles and runs one
-# program per processor and compiler, in minutes. The table names what is not installed. Debian's packages are g++-11
+# table. `sh tests/everywhere.sh` takes hours; `sh tests/everywhere.sh programs` only compiles and runs one program per
+# processor and compiler, in minutes. The table names what is not installed. Debian's packages are g++-11
 # clang-{14,15,16,19} libc++-19-dev g++-{aarch64,riscv64,powerpc64le,s390x}-linux-gnu qemu-user
-# g++-mingw-w64-x86-64-posix wine64.
+# g++-mingw-w64-x86-64-posix wine64 and, for the presets, those of tests/setup.sh.
 set -u
 
 cd "$(dirname "$0")/.."
@@ -27,6 +27,7 @@ if [ "${1:-}" != programs ]; then
   command_row "attention's tests" "one header" cmake --workflow --preset single-header
   command_row "kernels' tests" "emulated AVX-512" cmake --workflow --preset emulated
   command_row "tests, examples" "Windows, wine" cmake --workflow --preset mingw
+  command_row "examples" "Windows, serial" cmake --workflow --preset mingw-serial
   command_row "tests" "AArch64, qemu" cmake --workflow --preset aarch64
   command_row "Python" "its package" sh python/test.sh
 fi

@@ -251,6 +251,16 @@ class MultiHead(Operation):
         return y @ out_weight.T + out_bias
 
 
+def multi_head_state(inputs, prefix=""):
+    """Weights by the names of nn.MultiheadAttention."""
+    return {
+        prefix + "in_proj_weight": inputs["in_weight"],
+        prefix + "in_proj_bias": inputs["in_bias"],
+        prefix + "out_proj.weight": inputs["out_weight"],
+        prefix + "out_proj.bias": inputs["out_bias"],
+    }
+
+
 @dataclass(frozen=True)
 class EncoderLayer(Operation):
     """A post-norm encoder layer with gelu, with the names of PyTorch's

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Compares the speed of attn, PyTorch, ONNX Runtime, OpenVINO and llama.cpp on this machine and
-# prints a Markdown table: `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json
-# FILE]`, from any directory. It takes about an hour, less with --row. --quick takes ten minutes and
-# only shows that everything runs: its times mean nothing.
+# Compares the speed of attn, its Python package, PyTorch, ONNX Runtime, OpenVINO and llama.cpp on
+# this machine and prints a Markdown table: `sh bench/peers/run.sh [--threads N] [--quick] [--row
+# NAME]... [--json FILE]`, from any directory. It takes about an hour, less with --row. --quick
+# takes ten minutes and only shows that everything runs: its times mean nothing.
 #
 # pip, with your settings, installs the other libraries into a virtual environment,
 # ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv. That takes 6 GB, most of them CUDA, unless
@@ -58,6 +58,9 @@ for packages in torch "onnxruntime onnx" openvino \
   # shellcheck disable=SC2086  # a list of words
   pinned $packages || step "Could not install $packages: going on without"
 done
+
+step "Building attn's Python package, which takes minutes"
+pinned "$root/python" || step "Could not build it: going on without"
 
 step "Building llama-cpp-python, which takes minutes"
 # Compiled by g++ 12, the AMX code of this llama.cpp ends with a segmentation fault: machines with

@@ -14,6 +14,7 @@ from attn_rows import AttnReport
 from rival import Rival
 
 ABSENT = "—"
+PACKAGE = "attn in Python"
 
 
 def arguments():
@@ -128,11 +129,11 @@ def print_table(result):
             "| " + " | ".join([row["name"], str(row["threads"]), speed_text(row), *ratios]) + " |"
         )
     print(
-        "\nThe other libraries are called from Python, which costs some microseconds per call:"
-        " a large part of softmax and mha_tutorial. Fast decoding in OpenVINO needs a model"
-        " whose state is the cache; sdpa_decode is its operator alone. minilm is"
-        " all-MiniLM-L6-v2 on lines of 5 to 60 words, tokenizer included, in batches of 32"
-        " lines of similar length: PyTorch by sentence-transformers; ONNX Runtime by the"
+        "\nThe other libraries and attn's package are called from Python, which costs some"
+        " microseconds per call: a large part of softmax and mha_tutorial. Fast decoding in"
+        " OpenVINO needs a model whose state is the cache; sdpa_decode is its operator alone."
+        " minilm is all-MiniLM-L6-v2 on lines of 5 to 60 words, tokenizer included, in batches of"
+        " 32 lines of similar length: PyTorch by sentence-transformers; ONNX Runtime by the"
         " exported or the optimized graph, whichever is faster. Rows _bf16 and _int8 may round"
         " to these types: weights are known in advance, activations are rounded in the call;"
         " PyTorch by tensors of bfloat16 and quantize_dynamic, ONNX Runtime by"
@@ -145,8 +146,28 @@ def print_table(result):
         " transformers, which dequantises the file's weights, then by quantize_dynamic or in"
         " bfloat16."
     )
+    print_package(result)
     for complaint in result["complaints"]:
         print(f"\n{complaint}")
+
+
+def print_package(result):
+    """What remains of the speedup over PyTorch if attn is called from Python too."""
+    rows = []
+    for row in result["rows"]:
+        ours, torch = (row["rivals"].get(name, {}).get("seconds") for name in (PACKAGE, "PyTorch"))
+        if ours and torch:
+            rows.append((row, torch / ours, (ours - row["seconds"]) * 1e6))
+    if not rows:
+        return
+    print("\nSpeedup over PyTorch of attn's Python package, of attn in C++, and the time that a")
+    print("call of the package takes longer.\n")
+    print("| row | threads | attn in Python | attn in C++ | longer by |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for row, ratio, microseconds in rows:
+        cells = [row["name"], str(row["threads"]), ratio_text(ratio)]
+        cells += [ratio_text(row["rivals"]["PyTorch"]["ratio"]), f"{microseconds:.1f} µs"]
+        print("| " + " | ".join(cells) + " |")
 
 
 def write_minilm_files(minilm):
@@ -176,6 +197,7 @@ def compare(options, minilm):
     json_file = open(options.json, "w") if options.json else None
     report = AttnReport(options.report, options.threads)
     rivals = [
+        Rival(PACKAGE, "package_rows.py"),
         Rival("PyTorch", "torch_rows.py"),
         Rival("ONNX Runtime", "onnxruntime_rows.py"),
         Rival("OpenVINO", "openvino_rows.py"),

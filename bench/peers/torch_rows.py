@@ -19,18 +19,8 @@ from common import (
     Llm,
     MiniLm,
 )
-from common import MultiHead, Softmax
+from common import MultiHead, Softmax, multi_head_state
 from rival import Unsupported, Way, serve
-
-
-def multi_head_state(inputs, prefix=""):
-    """Weights by the names of nn.MultiheadAttention."""
-    return {
-        prefix + "in_proj_weight": inputs["in_weight"],
-        prefix + "in_proj_bias": inputs["in_bias"],
-        prefix + "out_proj.weight": inputs["out_weight"],
-        prefix + "out_proj.bias": inputs["out_bias"],
-    }
 
 
 def in_int8(module):

@@ -8,8 +8,11 @@
 #include <iostream>
 #include <optional>
 #include <string>
-#include <termios.h>
 #include <unistd.h>
+
+#if !defined(_WIN32)
+#include <termios.h>
+#endif
 
 #ifdef CHAT_HAS_LIBEDIT
 #include <editline/readline.h>
@@ -18,7 +21,29 @@
 namespace examples {
 
 // While an object exists, Ctrl-C is recorded instead of ending the program. A terminal does not
-// echo ^C or other input, which is kept for the next line.
+// echo ^C or other input, which is kept for the next line; a Windows console does.
+#if defined(_WIN32)
+class Interrupt {
+ public:
+  Interrupt() : before_(std::signal(SIGINT, record)) { flag() = 0; }
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+  ~Interrupt() { std::signal(SIGINT, before_); }
+
+  static bool came() { return flag() != 0; }
+
+ private:
+  static void record(int) {
+    std::signal(SIGINT, record);  // a handler serves one signal
+    flag() = 1;
+  }
+  static volatile std::sig_atomic_t& flag() {
+    static volatile std::sig_atomic_t value = 0;
+    return value;
+  }
+  void (*before_)(int);
+};
+#else
 class Interrupt {
  public:
   Interrupt() {
@@ -53,6 +78,7 @@ class Interrupt {
   termios terminal_ = {};
   bool has_terminal_ = false;
 };
+#endif
 
 class LineEditor {
  public:

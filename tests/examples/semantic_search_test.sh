@@ -132,7 +132,8 @@ check 'nothing to embed' same "$("$program" --embed </dev/null)" ''
 check 'a letter with 60,000 accents is the letter' same \
   "$(awk 'BEGIN { printf "a"; for (i = 0; i < 30000; ++i) printf "\314\201\314\226" }' | "$program" --embed)" "$(printf a | "$program" --embed)"
 check 'one empty line' same "$(echo | "$program" --embed | wc -l | tr -d ' ')" 1
-if [ -w /dev/full ]; then
+# wine_program.sh passes on the output when the program has ended.
+if [ -w /dev/full ] && ! grep -q wine_program.sh "$program"; then
   full_disk() { ! "$program" --file "$text" --embed >/dev/full 2>"$scratch/err" && [ "$(wc -l <"$scratch/err")" -eq 1 ]; }
   check 'a full disk' full_disk
 fi

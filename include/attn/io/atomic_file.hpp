@@ -40,7 +40,9 @@ class AtomicFile {
     errno = 0;
     stream_.open(temporary_, std::ios::binary | std::ios::trunc);
     if (!stream_) fail("be creatable");
+#if !defined(_WIN32)  // where permissions only say read-only: not replaceable, nor removable
     if (fs::is_regular_file(older)) fs::permissions(temporary_, older.permissions(), error);
+#endif
   }
 
   AtomicFile(const AtomicFile&) = delete;

@@ -242,16 +242,15 @@ inline void gemm_tiles(const detail::ElementsProblem<typename Parts::Element>& g
           }
         }
       });
-      const TileProduct<Parts> product{
-          .problem = g,
-          .packed_b = reinterpret_cast<const bfloat16*>(g.packed_b),
-          .b = b,
-          .batch = at,
-          .first_row = i,
-          .rows = rows,
-          .steps = steps,
-          .a = a.data(),
-          .bias = g.sums_bias != nullptr ? g.sums_bias : bias.data()};
+      const TileProduct<Parts> product{.problem = g,
+                                       .packed_b = reinterpret_cast<const bfloat16*>(g.packed_b),
+                                       .b = b,
+                                       .batch = at,
+                                       .first_row = i,
+                                       .rows = rows,
+                                       .steps = steps,
+                                       .a = a.data(),
+                                       .bias = g.sums_bias != nullptr ? g.sums_bias : bias.data()};
       const index_t row_parts = (rows + task_rows - 1) / task_rows;
       threads.run(row_parts * groups, [&](index_t task, int worker) {
         const TileScope scope;
