@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -155,10 +156,37 @@ class ScratchLayout {
   std::size_t bytes_ = 0;
 };
 
+#if defined(__MINGW32__)
+namespace detail {
+
+// Declared as <windows.h> does, so that a program may include it before or after attn.
+extern "C" {
+__declspec(dllimport) unsigned long __stdcall FlsAlloc(void(__stdcall* at_end)(void*));
+__declspec(dllimport) void* __stdcall FlsGetValue(unsigned long slot);
+__declspec(dllimport) int __stdcall FlsSetValue(unsigned long slot, void* value);
+}
+
+}  // namespace detail
+#endif
+
 /// The workspace of calls that are given none: one per thread.
 inline Workspace& default_workspace() {
+#if defined(__MINGW32__)
+  // At the end of a thread, g++ frees thread_local objects before it destroys them there (GCC's bug
+  // 80816). A slot of Windows instead holds the pointer, and destroys the workspace then.
+  static const unsigned long slot =
+      detail::FlsAlloc([](void* workspace) { delete static_cast<Workspace*>(workspace); });
+  void* workspace = detail::FlsGetValue(slot);
+  if (workspace == nullptr) {
+    auto made = std::make_unique<Workspace>();
+    if (detail::FlsSetValue(slot, made.get()) == 0) throw std::bad_alloc();
+    workspace = made.release();
+  }
+  return *static_cast<Workspace*>(workspace);
+#else
   thread_local Workspace workspace;
   return workspace;
+#endif
 }
 
 ATTN_NAMESPACE_END
