@@ -203,6 +203,11 @@ TEST(LinearAttentionBackward, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error(shape, d_out, d_q, Options{}, Call{.d_final_state = k.view()}),
             "[linear_attention_backward] d_final_state must have shape (2, 2, 8, 6); found (2, 2, "
             "5, 8).");
+  Tensor4<float> state({2, 2, 8, 6});
+  EXPECT_EQ(error(value, d_out, d_q,
+                  Options{.initial_state = state.view(), .final_state = state.view()}, Call{}),
+            "[linear_attention_backward] options.initial_state must be the state before forward, "
+            "which wrote final_state over it; found final_state.");
 }
 
 }  // namespace

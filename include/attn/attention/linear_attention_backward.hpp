@@ -66,6 +66,11 @@ LinearAttentionBackwardProblem<T> make_linear_attention_backward_problem(
     }
     check_shape(kFunction, name, of.shape(), gradient.shape());
   };
+  if (options.initial_state && options.final_state.data() == options.initial_state.data()) {
+    throw ValueError(message(kFunction, "options.initial_state",
+                             "be the state before forward, which wrote final_state over it",
+                             "final_state"));
+  }
   check("d_out", {q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, d_out);
   // The forward's problem holds its output for writing.
   const TensorView4<T> out(const_cast<T*>(d_out.data()), d_out.shape(), d_out.strides());
@@ -120,7 +125,8 @@ ATTN_NAMESPACE_BEGIN
 ///
 /// Shapes are those of the forward call; d_q has the shape of q, d_k of k, d_v of v. Each is
 /// overwritten, must not overlap an input, and has a unit innermost stride. Pass the options of
-/// forward; final_state is not written. States are computed again in chunks of about sqrt(seq)
+/// forward, but the initial_state from before it if that was final_state, too; final_state is not
+/// written. States are computed again in chunks of about sqrt(seq)
 /// tokens, so that each thread needs memory for 2 sqrt(seq) states of a few columns. The bits are
 /// the same on any number of threads. Throws ShapeError or ValueError before anything is written.
 /// With S' the state after the decay, u = beta (v - S'^T k) what the token writes, and G the

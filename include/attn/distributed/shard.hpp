@@ -252,6 +252,7 @@ void agree_on_shards(Communicator& communicator, index_t vocab_size, F build,
     build();
     AgreedFields fields;
     fields.add("vocab_size", vocab_size);
+    fields.add("the instruction set", static_cast<index_t>(active_isa()));  // of routing's bits
     (add_stack(fields, stacks), ...);
     return fields;
   });
@@ -276,8 +277,8 @@ void agree_on_shards(Communicator& communicator, index_t vocab_size, F build,
 ///
 /// Refers to communicator. Throws ValueError on every rank, and leaves the model unchanged, for
 /// latent attention, recurrent mixers, query_key_norm_of_all_heads, attention without an output
-/// projection, weights of 16 bits that are not compressed, and a model that has been sharded
-/// already. A sharded model cannot be saved; calls with functors, and options with a value for each
+/// projection, weights of 16 bits that are not compressed, a model that has been sharded already,
+/// and models, or instruction sets (active_isa()), that differ between ranks. A sharded model cannot be saved; calls with functors, and options with a value for each
 /// head, are errors.
 template <class T>
 void shard(Encoder<T>& encoder, Communicator& communicator) {

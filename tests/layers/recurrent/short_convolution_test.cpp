@@ -237,6 +237,10 @@ TEST(ShortConvolutionBackward, AgreesWithCentralDifferences) {
     auto expected = reference(module, x);
     for (Index i = 0; i < x.size(); ++i) expected.data()[i] += residual.data()[i];
     expect_within(1000, out, expected);
+    Tensor3<double> wrong({x.extent(0), x.extent(1) + 1, x.extent(2)});
+    EXPECT_TRUE(contains(error_of<attn::ShapeError>(
+                             [&] { attn::backward(module, d, saved, wrong, gradients, residual); }),
+                         "[ShortConvolution] d_x"));  // before anything is added to the gradients
     attn::backward(module, d, saved, d_x, gradients, residual);
     for (Index i = 0; i < x.size(); ++i) d_x.data()[i] -= residual.data()[i];
     expect_gradient("x", random, x.elements(), d_x.elements(), loss);

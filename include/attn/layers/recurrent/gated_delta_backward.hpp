@@ -42,7 +42,7 @@ void forward(const GatedDelta<T>& layer, Input3<T> x, Output3<T> out, GatedDelta
 }
 
 /// Computes d_x (batch, seq, d_model) = its gradient + residual, and adds the gradients of the
-/// parameters to `gradients`. d_x may be the residual.
+/// parameters to `gradients`. d_x may be the residual. Throws ShapeError before anything is written.
 template <class T>
 void backward(const GatedDelta<T>& layer, Input3<T> d_out, GatedDeltaSaved<T>& saved,
               Output3<T> d_x, GatedDelta<Accumulator<T>>& gradients, Input3<T> residual = {},
@@ -53,6 +53,7 @@ void backward(const GatedDelta<T>& layer, Input3<T> d_out, GatedDeltaSaved<T>& s
                              projected = std::as_const(saved.projected).view(),
                              ba = std::as_const(saved.ba).view();
   const TensorView3<const Acc> results = std::as_const(saved.results).view();
+  detail::check_recurrent_backward<T>("GatedDelta", x.shape(), d_out, d_x, residual);
   Workspace& workspace = execution.scratch();
   const index_t batch = x.extent(0), seq = x.extent(1);
   const detail::DeltaInputs<Acc> inputs(o, batch, seq, workspace),

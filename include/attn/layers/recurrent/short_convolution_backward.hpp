@@ -37,7 +37,7 @@ void forward(const ShortConvolution<T>& layer, Input3<T> x, Output3<T> out,
 }
 
 /// Computes d_x (batch, seq, d_model) = its gradient + residual, and adds the gradients of the
-/// parameters to `gradients`. d_x may be the residual.
+/// parameters to `gradients`. d_x may be the residual. Throws ShapeError before anything is written.
 template <class T>
 void backward(const ShortConvolution<T>& layer, Input3<T> d_out, ShortConvolutionSaved<T>& saved,
               Output3<T> d_x, ShortConvolution<Accumulator<T>>& gradients, Input3<T> residual = {},
@@ -46,6 +46,7 @@ void backward(const ShortConvolution<T>& layer, Input3<T> d_out, ShortConvolutio
   Workspace& workspace = execution.scratch();
   const Shape<3> shape = saved.x.view().shape();
   const index_t elements = size_of(shape), dim = shape[2];
+  detail::check_recurrent_backward<T>("ShortConvolution", shape, d_out, d_x, residual);
   Scratch<T> gated_memory(workspace, 2 * elements), projected_memory(workspace, 3 * elements);
   Scratch<Acc> sums_memory(workspace, elements), inputs_memory(workspace, elements);
   const TensorView3<T> d_gated(gated_memory.data(), shape),
