@@ -11,7 +11,8 @@ if(NOT INCLUDE_DIR)
   cmake_path(SET INCLUDE_DIR NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../include")
 endif()
 
-# Whom a folder may include besides itself; a door (attn/layers.hpp) counts as of its folder.
+# The folders that a folder may include besides itself. A header at the top (attn/layers.hpp)
+# belongs to the folder of its name.
 set(layers core simd exec kernels attention layers io text models generation train distributed implementation attn)
 set(core_may "")
 set(simd_may core)

@@ -256,12 +256,9 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Finds the lines of a text that are nearest in meaning to QUERY.");
   app.footer(
-      "Lines end at \\n or \\r\\n. An empty line is a line too. Of a long line as many tokens "
-      "count as "
-      "the model\n"
-      "takes: 256, about 200 words. Needs the weights of all-MiniLM-L6-v2, sh "
-      "examples/fetch_model.sh, "
-      "or --model.");
+      "Lines end at \\n or \\r\\n. An empty line is a line too. Lines are truncated to 256 tokens, "
+      "about 200 words. Needs the weights of all-MiniLM-L6-v2, sh examples/fetch_model.sh, or "
+      "--model.");
   app.add_option("--file", options.file, "Text to search; default: standard input");
   app.add_option("--model", options.model,
                  "Folder of sentence-transformers (BERT, RoBERTa); default: all-MiniLM-L6-v2");

@@ -1,12 +1,13 @@
-"""Fails on a line of more than 100 columns in include/, bench/ and the pages, and on a file of more
-than 250 lines in attention/: lines_test.py
+"""Fails on a line of more than 100 columns in include/, bench/ and the pages, on a file of more than
+250 lines in attention/, and on a folder of sources with more than 20 of them: lines_test.py
 
 Tables, links and outputs of programs, which are in fences without a language, may be longer.
 """
 import pathlib
 import sys
 
-COLUMNS, LINES = 100, 250
+COLUMNS, LINES, FILES = 100, 250, 20
+SOURCES = (".hpp", ".inc", ".cpp", ".cmake", ".txt", ".sh", ".py", ".js", ".html")
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -23,7 +24,7 @@ def long_lines(page):
 
 pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 sources = [path for folder in ("include", "bench") for path in (ROOT / folder).rglob("*")
-           if path.suffix in (".hpp", ".inc", ".cpp", ".cmake", ".txt", ".sh", ".py", ".js", ".html")]
+           if path.suffix in SOURCES]
 if len(pages) < 10 or len(sources) < 200:
     sys.exit(f"only {len(pages)} pages and {len(sources)} sources below {ROOT}")
 found = [f"{path.relative_to(ROOT)}:{number}: {len(line)} columns: {line}"
@@ -34,4 +35,10 @@ for path in sorted((ROOT / "include/attn/attention").rglob("*.hpp")):
     if count > LINES:
         found.append(path)
         print(f"{path.relative_to(ROOT)}: {count} lines, at most {LINES}")
+folders = [ROOT / name for name in ("include/attn", "tests", "bench", "examples", "cmake")]
+for folder in [path for top in folders for path in (top, *top.rglob("*")) if path.is_dir()]:
+    count = sum(path.suffix in SOURCES for path in folder.iterdir())
+    if count > FILES and "data" not in folder.relative_to(ROOT).parts:
+        found.append(folder)
+        print(f"{folder.relative_to(ROOT)}: {count} sources, at most {FILES}")
 sys.exit(1 if found else 0)

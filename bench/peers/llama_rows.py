@@ -7,7 +7,7 @@ import llama_cpp
 import numpy as np
 
 from common import Llm
-from rival import Unsupported, Way, serve
+from peer import Unsupported, Way, serve
 
 
 def open_model(operation, threads, **options):

@@ -11,7 +11,7 @@ from onnxruntime.quantization import quantize_dynamic
 
 import minilm
 from common import Attention, BatchedGemm, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
-from rival import Unsupported, Way, need_element, serve
+from peer import Unsupported, Way, need_element, serve
 
 CONTRIB = "com.microsoft"
 

@@ -6,7 +6,7 @@ from openvino import opset13 as op
 
 import minilm
 from common import Attention, BatchedGemm, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
-from rival import Unsupported, Way, need_element, serve
+from peer import Unsupported, Way, need_element, serve
 
 core = openvino.Core()
 

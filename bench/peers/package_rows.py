@@ -16,7 +16,7 @@ from common import (
     Softmax,
     multi_head_state,
 )
-from rival import Unsupported, Way, need_element, serve
+from peer import Unsupported, Way, need_element, serve
 
 
 def sentence_encoder(operation):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import common
 from attn_rows import AttnReport
-from rival import Rival
+from peer import Peer
 
 ABSENT = "—"
 PACKAGE = "attn in Python"
@@ -43,9 +43,9 @@ def progress(text):
 class Comparison:
     """The best time of every row so far, for attn and for each library."""
 
-    def __init__(self, report, rivals, threads, minilm, names):
+    def __init__(self, report, peers, threads, minilm, names):
         self.report = report
-        self.rivals = rivals
+        self.peers = peers
         self.threads = {"": 1} if threads == 1 else {"": 1, "@all": threads}
         known = common.operations(report.shapes, minilm)
         unknown = [name for name in names or [] if name not in known]
@@ -63,8 +63,8 @@ class Comparison:
             self._keep(row, "attn", answer)
         for end, threads in self.threads.items():
             # Skips libraries in rows that attn does not have.
-            for rival in self.rivals if (name + end, "attn") in self.best else []:
-                self._keep(name + end, rival.name, rival.best(operation, threads, seconds))
+            for peer in self.peers if (name + end, "attn") in self.best else []:
+                self._keep(name + end, peer.name, peer.best(operation, threads, seconds))
 
     def _keep(self, row, who, answer):
         if "seconds" in answer:
@@ -73,7 +73,7 @@ class Comparison:
             self.errors[row, who] = answer["error"]
 
     def rows(self):
-        """[{"name", "threads", "seconds", "rivals": {name: {"seconds", "ratio"}}}], null where
+        """[{"name", "threads", "seconds", "peers": {name: {"seconds", "ratio"}}}], null where
         there is no number; "sentences" or "tokens" where they are what is done in those seconds."""
         return [
             self._row(name + end, threads) | work_of(operation)
@@ -83,11 +83,11 @@ class Comparison:
 
     def _row(self, name, threads):
         ours = self.best.get((name, "attn"))
-        rivals = {}
-        for rival in self.rivals:
-            theirs = self.best.get((name, rival.name))
-            rivals[rival.name] = {"seconds": theirs, "ratio": theirs and ours and theirs / ours}
-        return {"name": name, "threads": threads, "seconds": ours, "rivals": rivals}
+        peers = {}
+        for peer in self.peers:
+            theirs = self.best.get((name, peer.name))
+            peers[peer.name] = {"seconds": theirs, "ratio": theirs and ours and theirs / ours}
+        return {"name": name, "threads": threads, "seconds": ours, "peers": peers}
 
 
 def work_of(operation):
@@ -121,10 +121,10 @@ def print_table(result):
     print(f"{machine['name']}, {machine['isa']}, threads: {machine['threads']}; {rounds}.  ")
     print("; ".join(f"{name} {version}" for name, version in versions.items()) + ".  ")
     print("Speedup over each library: its time / attn's; above 1, attn is faster.\n")
-    print("| row | threads | attn | " + " | ".join(result["rivals"]) + " |")
-    print("| --- | ---: | ---: |" + " ---: |" * len(result["rivals"]))
+    print("| row | threads | attn | " + " | ".join(result["peers"]) + " |")
+    print("| --- | ---: | ---: |" + " ---: |" * len(result["peers"]))
     for row in result["rows"]:
-        ratios = [ratio_text(rival["ratio"]) for rival in row["rivals"].values()]
+        ratios = [ratio_text(peer["ratio"]) for peer in row["peers"].values()]
         print(
             "| " + " | ".join([row["name"], str(row["threads"]), speed_text(row), *ratios]) + " |"
         )
@@ -155,7 +155,7 @@ def print_package(result):
     """What remains of the speedup over PyTorch if attn is called from Python too."""
     rows = []
     for row in result["rows"]:
-        ours, torch = (row["rivals"].get(name, {}).get("seconds") for name in (PACKAGE, "PyTorch"))
+        ours, torch = (row["peers"].get(name, {}).get("seconds") for name in (PACKAGE, "PyTorch"))
         if ours and torch:
             rows.append((row, torch / ours, (ours - row["seconds"]) * 1e6))
     if not rows:
@@ -166,7 +166,7 @@ def print_package(result):
     print("| --- | ---: | ---: | ---: | ---: |")
     for row, ratio, microseconds in rows:
         cells = [row["name"], str(row["threads"]), ratio_text(ratio)]
-        cells += [ratio_text(row["rivals"]["PyTorch"]["ratio"]), f"{microseconds:.1f} µs"]
+        cells += [ratio_text(row["peers"]["PyTorch"]["ratio"]), f"{microseconds:.1f} µs"]
         print("| " + " | ".join(cells) + " |")
 
 
@@ -196,14 +196,14 @@ def compare(options, minilm):
     # Opened before the measurements, so that a wrong path fails at once.
     json_file = open(options.json, "w") if options.json else None
     report = AttnReport(options.report, options.threads)
-    rivals = [
-        Rival(PACKAGE, "package_rows.py"),
-        Rival("PyTorch", "torch_rows.py"),
-        Rival("ONNX Runtime", "onnxruntime_rows.py"),
-        Rival("OpenVINO", "openvino_rows.py"),
-        Rival("llama.cpp", "llama_rows.py"),
+    peers = [
+        Peer(PACKAGE, "package_rows.py"),
+        Peer("PyTorch", "torch_rows.py"),
+        Peer("ONNX Runtime", "onnxruntime_rows.py"),
+        Peer("OpenVINO", "openvino_rows.py"),
+        Peer("llama.cpp", "llama_rows.py"),
     ]
-    present = [rival for rival in rivals if not rival.absence]
+    present = [peer for peer in peers if not peer.absence]
     comparison = Comparison(report, present, options.threads, minilm, options.row)
     has_minilm = any(
         isinstance(operation, common.MiniLm) for operation in comparison.operations.values()
@@ -216,16 +216,16 @@ def compare(options, minilm):
     progress("")
     versions = {"attn": f"{report.version} (compiler {report.machine['compiler']})"}
     complaints = [
-        f"{rival.name} does not run here: {rival.absence}" for rival in rivals if rival.absence
+        f"{peer.name} does not run here: {peer.absence}" for peer in peers if peer.absence
     ]
     complaints += minilm_complaints + [
         f"{who}, {row}: {error}" for (row, who), error in comparison.errors.items()
     ]
     result = {
         "machine": report.machine,
-        "versions": versions | {rival.name: rival.version for rival in present},
+        "versions": versions | {peer.name: peer.version for peer in present},
         "rounds": rounds,
-        "rivals": [rival.name for rival in present],
+        "peers": [peer.name for peer in present],
         "rows": comparison.rows(),
         "complaints": complaints,
     }

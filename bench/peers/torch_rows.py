@@ -20,7 +20,7 @@ from common import (
     MiniLm,
 )
 from common import MultiHead, Softmax, multi_head_state
-from rival import Unsupported, Way, serve
+from peer import Unsupported, Way, serve
 
 
 def in_int8(module):

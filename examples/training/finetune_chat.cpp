@@ -69,7 +69,7 @@ Data read_data(const std::filesystem::path& dir) {
   }
   if (data.learned.empty()) {
     throw examples::UsageError(path.string() +
-                               " needs two ways to ask of an answer, one after the other");
+                               " needs two consecutive questions with the same answer");
   }
   return data;
 }

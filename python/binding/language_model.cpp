@@ -152,17 +152,17 @@ GenerationKeywords keywords_of(index_t max_new_tokens, double temperature, index
                                std::uint64_t seed, std::vector<std::string> stop,
                                nb::object on_text, bool log_probabilities,
                                std::optional<int> threads) {
-  return {max_new_tokens,
-          top_k,
-          temperature,
-          top_p,
-          min_p,
-          repetition_penalty,
-          seed,
-          std::move(stop),
-          std::move(on_text),
-          log_probabilities,
-          threads};
+  return {.max_new_tokens = max_new_tokens,
+          .top_k = top_k,
+          .temperature = temperature,
+          .top_p = top_p,
+          .min_p = min_p,
+          .repetition_penalty = repetition_penalty,
+          .seed = seed,
+          .stop = std::move(stop),
+          .on_text = std::move(on_text),
+          .log_probabilities = log_probabilities,
+          .threads = threads};
 }
 
 attn::ChatMessage message_of(nb::handle message) {

@@ -90,11 +90,13 @@ template <class T, class... Functors>
 Outputs<T> run(const AttentionDraw<T>& draw, const Execution& execution,
                const Functors&... functors) {
   const auto [batch, heads, q_len, kv_len] = draw.scores();
-  Outputs<T> got{
-      {Array<T>({batch, heads, q_len, draw.v.extent(3)}), Array<T>({batch, heads, q_len, kv_len}),
-       Array<T>({batch, heads, q_len}), Array<T>({batch, q_len, kv_len}),
-       Array<T>({batch, heads, kv_len}), Array<T>({batch, heads})},
-      Array<T>({batch, heads, q_len, kv_len})};
+  Outputs<T> got{.result = {.y = Array<T>({batch, heads, q_len, draw.v.extent(3)}),
+                            .weights = Array<T>({batch, heads, q_len, kv_len}),
+                            .lse = Array<T>({batch, heads, q_len}),
+                            .average = Array<T>({batch, q_len, kv_len}),
+                            .column_sums = Array<T>({batch, heads, kv_len}),
+                            .max_logits = Array<T>({batch, heads})},
+                 .scores = Array<T>({batch, heads, q_len, kv_len})};
   const LibraryOptions<T> library(draw.options);
   AttentionOptions<T> options = library.get();
   options.weights = got.result.weights.template view<4>();
@@ -212,8 +214,8 @@ TYPED_TEST(BlockMaskTest, HasTheSameBitsInAnyBatch) {
 
 template <class T>
 struct Gradients {
-  Array<T> d_q, d_k, d_v, d_sinks, d_slopes, d_relative, d_qv;
-  std::vector<Array<T>> d_bias;
+  Array<T> d_q, d_k, d_v, d_sinks = {}, d_slopes = {}, d_relative = {}, d_qv = {};
+  std::vector<Array<T>> d_bias = {};
 };
 
 template <class T, class... Functors>
@@ -222,7 +224,7 @@ Gradients<T> run_backward(const AttentionDraw<T>& draw, const Array<T>& d_y,
   const auto [batch, heads, q_len, kv_len] = draw.scores();
   Array<T> y(d_y.shape), lse({batch, heads, q_len});
   Gradients<T> g{
-      Array<T>(draw.q.shape), Array<T>(draw.k.shape), Array<T>(draw.v.shape), {}, {}, {}, {}, {}};
+      .d_q = Array<T>(draw.q.shape), .d_k = Array<T>(draw.k.shape), .d_v = Array<T>(draw.v.shape)};
   const LibraryOptions<T> library(draw.options);
   AttentionOptions<T> options = library.get();
   options.lse = lse.template view<3>();

@@ -46,7 +46,12 @@ struct Sequence {
 
   Index length() const { return q.extent(2); }
   KvCacheOptions cache(index_t capacity, index_t window = 0) const {
-    return {k.extent(0), k.extent(1), capacity, k.extent(3), v.extent(3), window};
+    return {.batch = k.extent(0),
+            .num_kv_heads = k.extent(1),
+            .capacity = capacity,
+            .head_dim = k.extent(3),
+            .head_dim_v = v.extent(3),
+            .window = window};
   }
   /// Attention of all queries, `chunk` positions at a time, over the keys cached by then.
   Array<T> attend(KvCache<T>& cache, Index chunk, const Mask& mask, Isa isa) const {

@@ -28,8 +28,14 @@ struct LinearTensors {
       for (Index i = 0; i < x.size(); ++i) result.data()[i] = static_cast<U>(x.data()[i]);
       return result;
     };
-    return {cast(q),       cast(k),   cast(v),           cast(decay),
-            cast(initial), cast(out), cast(final_state), cast(beta)};
+    return {.q = cast(q),
+            .k = cast(k),
+            .v = cast(v),
+            .decay = cast(decay),
+            .initial = cast(initial),
+            .out = cast(out),
+            .final_state = cast(final_state),
+            .beta = cast(beta)};
   }
 };
 

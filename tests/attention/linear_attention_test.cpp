@@ -40,8 +40,12 @@ struct Operands {
 
   template <class W>
   Operands<W> as() const {
-    return {q.template as<W>(),     k.template as<W>(),    v.template as<W>(),
-            decay.template as<W>(), beta.template as<W>(), state.template as<W>()};
+    return {.q = q.template as<W>(),
+            .k = k.template as<W>(),
+            .v = v.template as<W>(),
+            .decay = decay.template as<W>(),
+            .beta = beta.template as<W>(),
+            .state = state.template as<W>()};
   }
 };
 

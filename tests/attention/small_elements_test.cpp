@@ -39,12 +39,11 @@ ReferenceResult<float> run_with_outputs(const AttentionDraw<float>& call,
                                         const Execution& execution, Attend attend) {
   const auto [batch, heads, q_len, kv_len] = call.scores();
   Array<E> y({batch, heads, q_len, call.v.extent(3)});
-  ReferenceResult<float> result{{},
-                                Array<float>({batch, heads, q_len, kv_len}),
-                                Array<float>({batch, heads, q_len}),
-                                Array<float>({batch, q_len, kv_len}),
-                                Array<float>({batch, heads, kv_len}),
-                                Array<float>({batch, heads})};
+  ReferenceResult<float> result{.weights = Array<float>({batch, heads, q_len, kv_len}),
+                                .lse = Array<float>({batch, heads, q_len}),
+                                .average = Array<float>({batch, q_len, kv_len}),
+                                .column_sums = Array<float>({batch, heads, kv_len}),
+                                .max_logits = Array<float>({batch, heads})};
   const LibraryOptions<float> library(call.options);
   AttentionOptions<float> options = library.get();
   options.weights = result.weights.view<4>();

@@ -32,6 +32,6 @@ with tempfile.TemporaryDirectory() as folder:
 checks.same("rows", [row["name"] for row in result["rows"]], rows)
 checks.holds("attn's times", all(row["seconds"] and 0 < row["seconds"] < 60 for row in result["rows"]))
 checks.holds("a line for each row", all(f"| {row} | 1 | " in done.stdout for row in rows))
-missing = {"attn in Python", "PyTorch", "ONNX Runtime", "OpenVINO", "llama.cpp"} - set(result["rivals"])
-checks.holds("rivals that are missing", all(f"{name} does not run here" in done.stdout for name in missing))
+missing = {"attn in Python", "PyTorch", "ONNX Runtime", "OpenVINO", "llama.cpp"} - set(result["peers"])
+checks.holds("libraries that are missing", all(f"{name} does not run here" in done.stdout for name in missing))
 checks.finish()

@@ -232,7 +232,7 @@ rejects("a token that is no number", 2, "--decoder-ids", data / "t5", "--decoder
 rejects("a token past every number", 2, "--ids", data / "llama", "--ids", "99999999999999999999")
 rejects("more positions than the encoder has", 1, "20", data / "bert", "--ids", listed([1] * 21))
 rejects("more tokens than positions", 1, "room for", data / "llama", "--tokens", "1000")
-rejects("the same of a translation", 1, "room for", data / "bart", "--tokens", "1000")
+rejects("more tokens than positions of a translation", 1, "room for", data / "bart", "--tokens", "1000")
 rejects("too many tokens", 2, "at most 1048576", data / "llama", "--tokens", "9223372036854775807")
 rejects("no tokens", 2, "at least 1", data / "llama", "--tokens", "0")
 rejects("--tokens for an encoder", 2, "--tokens is for", data / "bert", "--tokens", "1")

@@ -127,7 +127,7 @@ void compare(Random& random, index_t vocab_size, const BeamSearchOptions& option
   const auto found = beam_search(model, prompts, options);
   ASSERT_EQ(std::ssize(found), batch);
   for (index_t b = 0; b < batch; ++b) {
-    Task task{{}, vocab_size, scale, options};
+    Task task{.prompt = {}, .vocab_size = vocab_size, .scale = scale, .options = options};
     for (index_t i = 0; i < prompt_len; ++i) task.prompt.push_back(prompts(b, i));
     SCOPED_TRACE("prompt " + std::to_string(b));
     expect_same(found[static_cast<std::size_t>(b)], reference(task));

@@ -152,8 +152,10 @@ class Tutorials {
   }
 
   Array<T> feed_forward(const std::string& prefix, const Array<T>& x) const {
-    const FeedForwardWeights<T> w{load(prefix + "w_1.weight"), load_if(prefix + "w_1.bias"),
-                                  load(prefix + "w_2.weight"), load_if(prefix + "w_2.bias")};
+    const FeedForwardWeights<T> w{.w1 = load(prefix + "w_1.weight"),
+                                  .b1 = load_if(prefix + "w_1.bias"),
+                                  .w2 = load(prefix + "w_2.weight"),
+                                  .b2 = load_if(prefix + "w_2.bias")};
     return norm(prefix + "layer_norm.", backend_.feed_forward(w, x, x));
   }
 

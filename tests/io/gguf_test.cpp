@@ -153,8 +153,17 @@ TEST(Gguf, TensorsAreViewedAndLoaded) {
                          file.load("matrix", Tensor2<float>({3, 2}).view().transpose(0, 1));
                        }),
                        "contiguous"));
-  EXPECT_TRUE(contains(error_of<ValueError>([&] { file.load<1>("bias"); }),
-                       R"(tensor "bias" must be in the file)"));
+  const std::pair<const char*, std::function<void()>> calls[] = {{"load", [&] { file.load<1>("bias"); }},
+                                                                 {"view", [&] { file.view<1>("bias"); }},
+                                                                 {"shape", [&] { file.shape("bias"); }},
+                                                                 {"tensor", [&] { file.tensor("bias"); }},
+                                                                 {"release", [&] { file.release("bias"); }},
+                                                                 {"load", [&] { file.check("bias", Shape<1>{1}); }}};
+  for (const auto& [function, call] : calls) {
+    EXPECT_TRUE(contains(error_of<ValueError>(call),
+                         std::string("[GgufFile::") + function +
+                             R"(] "sample": tensor "bias" must be in the file)"));
+  }
 }
 
 TEST(Gguf, WhatIsSavedIsRead) {

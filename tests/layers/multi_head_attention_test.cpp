@@ -80,8 +80,19 @@ ReferenceHeads<T> parameters_of(MultiHeadAttention<T>& module) {
 template <class W, class T>
 ReferenceHeads<W> as(const ReferenceHeads<T>& h) {
   const auto to = [](const Array<T>& x) { return x.template as<W>(); };
-  return {h.num_heads,  to(h.wq),     to(h.wk),        to(h.wv), to(h.bq), to(h.bk),      to(h.bv),
-          to(h.bias_k), to(h.bias_v), h.add_zero_attn, to(h.wo), to(h.bo), h.num_kv_heads};
+  return {.num_heads = h.num_heads,
+          .wq = to(h.wq),
+          .wk = to(h.wk),
+          .wv = to(h.wv),
+          .bq = to(h.bq),
+          .bk = to(h.bk),
+          .bv = to(h.bv),
+          .bias_k = to(h.bias_k),
+          .bias_v = to(h.bias_v),
+          .add_zero_attn = h.add_zero_attn,
+          .wo = to(h.wo),
+          .bo = to(h.bo),
+          .num_kv_heads = h.num_kv_heads};
 }
 
 MultiHeadAttentionOptions random_options(Random& random) {

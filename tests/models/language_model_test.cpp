@@ -521,8 +521,14 @@ TEST(SmolLm2, HasTheStoredLogProbabilitiesAndContinuations) {
       const char* name;
       double error, divergence;
     };
-    for (const Bounds& bounds : {Bounds{ActivationFormat::int8, "8 bits", 0.065, 5e-3},
-                                 Bounds{ActivationFormat::bf16, "bfloat16", 0.02, 3e-4}}) {
+    for (const Bounds& bounds : {Bounds{.format = ActivationFormat::int8,
+                                .name = "8 bits",
+                                .error = 0.065,
+                                .divergence = 5e-3},
+                                 Bounds{.format = ActivationFormat::bf16,
+                                 .name = "bfloat16",
+                                 .error = 0.02,
+                                 .divergence = 3e-4}}) {
       const LanguageModel small(examples::llm_path(), {.activations = bounds.format});
       double error = 0, count = 0, divergence = 0, positions = 0;
       for (const nlohmann::json& one : cases) {

@@ -31,8 +31,8 @@ namespace detail {
 /// points.
 struct PrintedElement {
   enum class Kind { text, finite, nan, infinite } kind;
-  std::string text;        ///< of a float the positional form, "-0.25"
-  std::string scientific;  ///< "2.5e-01"
+  std::string text;             ///< of a float the positional form, "-0.25"
+  std::string scientific = {};  ///< "2.5e-01"
   double value = 0;
 };
 
@@ -68,16 +68,20 @@ template <class T>
 PrintedElement printed_element(T x, int precision) {
   using Kind = PrintedElement::Kind;
   if constexpr (std::is_same_v<T, bool>) {
-    return {Kind::text, x ? " True" : "False", "", 0};
+    return {.kind = Kind::text, .text = x ? " True" : "False"};
   } else if constexpr (std::is_integral_v<T>) {
-    return {Kind::text, std::to_string(x), "", 0};
+    return {.kind = Kind::text, .text = std::to_string(x)};
   } else {
     const auto value = static_cast<double>(x);
-    if (std::isnan(value)) return {Kind::nan, "nan", "", value};
-    if (std::isinf(value)) return {Kind::infinite, value < 0 ? "-inf" : "inf", "", value};
+    if (std::isnan(value)) return {.kind = Kind::nan, .text = "nan", .value = value};
+    if (std::isinf(value)) {
+      return {.kind = Kind::infinite, .text = value < 0 ? "-inf" : "inf", .value = value};
+    }
     const auto text = [&](auto shortest) -> PrintedElement {
-      return {Kind::finite, float_text(shortest, value, precision, false),
-              float_text(shortest, value, precision, true), value};
+      return {.kind = Kind::finite,
+              .text = float_text(shortest, value, precision, false),
+              .scientific = float_text(shortest, value, precision, true),
+              .value = value};
     };
     if constexpr (std::is_floating_point_v<T>) {
       return text(x);
@@ -96,7 +100,7 @@ PrintedElement printed_element(T x, int precision) {
 }
 
 /// Whether to print exponents: for magnitudes from 10^n on, where n is digits10 of T, but 3 to 8;
-/// magnitudes below 1e-4; or a ratio of largest to least above 1000. Computed in T, as numpy does.
+/// magnitudes below 1e-4; or a ratio of largest to least above 1000. Computed in T, like numpy.
 template <class T>
 bool needs_exponents(const std::vector<PrintedElement>& elements) {
   double least = std::numeric_limits<double>::infinity(), most = 0;
@@ -221,9 +225,9 @@ void print_elements(const TensorView<const T, Rank>& x, bool is_shortened,
 
 }  // namespace detail
 
-/// Formats the elements as numpy does: aligned, and abbreviated if there are many. A std::vector of
-/// index_t is a shape, which core/shape.hpp formats. Throws ValueError for a negative precision,
-/// edge or threshold, and for a precision above 300.
+/// Formats the elements in numpy's format: aligned, and abbreviated if there are many. A
+/// std::vector of index_t is a shape, which core/shape.hpp formats. Throws ValueError for a
+/// negative precision, edge or threshold, and for a precision above 300.
 template <TensorLike X>
   requires(!(VectorLike<X> && std::same_as<scalar_t<X>, index_t>))
 std::string to_string(const X& x, const PrintOptions& options = {}) {

@@ -37,8 +37,8 @@ class ContextLayout {
   int ranks() const { return ranks_; }
   Kind kind() const { return kind_; }
 
-  /// The tokens of a rank: two ranges in order, either of which may be empty. Throws ValueError for
-  /// a rank outside the layout, as size() and local_tokens() do.
+  /// The tokens of a rank: two ranges in order, either of which may be empty. ranges(), size() and
+  /// local_tokens() throw ValueError for a rank outside the layout.
   std::array<IndexRange, 2> ranges(int rank) const {
     detail::check_rank("ContextLayout", "rank", rank, ranks_);
     if (kind_ == Kind::contiguous) {

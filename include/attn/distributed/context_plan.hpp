@@ -124,7 +124,9 @@ class ContextPlan {
         const IndexRange queries{tokens.begin - sequence.queries.begin,
                                  tokens.end - sequence.queries.begin};
         of_rank.push_back(seen_by(sequence.batch, queries));
-        if (rank == rank_) rows_.push_back({n, sequence.batch, queries, of_rank.back()});
+        if (rank != rank_) continue;
+        rows_.push_back(
+            {.range = n, .batch = sequence.batch, .queries = queries, .seen = of_rank.back()});
       }
     }
     // Longer chunks save copies of the rows' sums, shorter ones memory.

@@ -11,7 +11,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Arithmetic of products of floats, in the words of torch.set_float32_matmul_precision. Other
+/// Arithmetic of products of floats, with the values of torch.set_float32_matmul_precision. Other
 /// element types ignore it. docs/precision.md gives the errors.
 enum class MatmulPrecision {
   highest,  ///< products and sums in float
@@ -24,7 +24,7 @@ constexpr std::string_view name(MatmulPrecision precision) {
   return kNames[static_cast<int>(precision)];
 }
 
-/// What `precision` runs as on an instruction set: itself where that is faster, otherwise the next
+/// The precision used on an instruction set: `precision` if it is faster there, otherwise the next
 /// more exact one. high needs amx; medium needs amx or avx512bf16.
 constexpr MatmulPrecision precision_on(Isa isa, MatmulPrecision precision) {
   const bool is_faster =
@@ -38,7 +38,7 @@ struct Execution {
   Workspace* workspace = nullptr;      ///< scratch memory; one per thread if null
   /// Instruction set; active_isa() if not given, ValueError if the machine lacks it.
   std::optional<Isa> isa = {};
-  /// Of products of floats; matmul_precision_used() is what runs.
+  /// Precision of float products; matmul_precision_used() returns the one used.
   MatmulPrecision matmul_precision = MatmulPrecision::highest;
 
   const Executor& threads() const { return executor != nullptr ? *executor : default_executor(); }

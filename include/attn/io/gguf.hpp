@@ -79,18 +79,20 @@ class GgufFile {
   const std::vector<std::string>& names() const { return header_.names; }
   bool contains(std::string_view name) const { return header_.tensors.contains(name); }
   /// Empty for a scalar.
-  const std::vector<index_t>& shape(std::string_view name) const { return find(name).shape; }
+  const std::vector<index_t>& shape(std::string_view name) const {
+    return find("shape", name).shape;
+  }
 
   /// Releases the memory of a tensor's bytes until they are read again: for a mapped file, its
   /// whole pages.
   void release(std::string_view name) const {
-    const GgufEntry& entry = find(name);
+    const GgufEntry& entry = find("release", name);
     if (!maps_.empty()) maps_[entry.part].release(bytes_of(entry));
   }
 
   /// Type, shape and stored bytes of a tensor, valid for the life of this object (moved or not).
   GgufTensor tensor(std::string_view name) const& {
-    const GgufEntry& entry = find(name);
+    const GgufEntry& entry = find("tensor", name);
     return {type_of("tensor", name, entry), entry.shape, bytes_of(entry)};
   }
   GgufTensor tensor(std::string_view name) const&& = delete;  // would dangle
@@ -99,7 +101,7 @@ class GgufFile {
   /// are not aligned for float.
   template <int Rank>
   TensorView<const float, Rank> view(std::string_view name) const& {
-    const GgufEntry& entry = find(name);
+    const GgufEntry& entry = find("view", name);
     if (const GgufType type = type_of("view", name, entry); type != GgufType::F32) {
       throw DTypeError(error("view", name, "hold F32 (load() converts)", attn::name(type)));
     }
@@ -111,7 +113,7 @@ class GgufFile {
   /// A copy in float, of any supported type. A scalar has shape (1).
   template <int Rank>
   Tensor<float, Rank> load(std::string_view name) const {
-    const GgufEntry& entry = find(name);
+    const GgufEntry& entry = find("load", name);
     type_of("load", name, entry);
     auto result = Tensor<float, Rank>::uninitialized(
         stored(name, entry.shape).template shape_as<Rank>("load"));
@@ -123,7 +125,7 @@ class GgufFile {
   template <int Rank>
   void load(std::string_view name, TensorView<float, Rank> out) const {
     check(name, out.shape());
-    const GgufEntry& entry = find(name);
+    const GgufEntry& entry = find("load", name);
     if (out.size() > 0 && !out.is_contiguous()) {
       throw ShapeError(error("load", name, "be loaded to a contiguous view (these are the strides)",
                              to_string(out.strides())));
@@ -134,7 +136,7 @@ class GgufFile {
 
   /// Throws what load() would throw for this shape.
   void check(std::string_view name, std::span<const index_t> shape) const {
-    const GgufEntry& entry = find(name);
+    const GgufEntry& entry = find("load", name);
     type_of("load", name, entry);
     stored(name, entry.shape).check_shape("load", shape);
   }
@@ -159,10 +161,10 @@ class GgufFile {
     return found->second;
   }
 
-  const GgufEntry& find(std::string_view name) const {
+  const GgufEntry& find(std::string_view function, std::string_view name) const {
     const auto found = header_.tensors.find(name);
     if (found == header_.tensors.end()) {
-      throw ValueError(error("tensor", name, "be in the file",
+      throw ValueError(error(function, name, "be in the file",
                              detail::concat("none among ", header_.names.size(), " tensors")));
     }
     return found->second;

@@ -61,7 +61,7 @@ class Float16Weight final : public CompressedWeight<float> {
   index_t bytes() const override {
     return (packed_ ? packed_.size() : weight_.size()) * index_t{sizeof(E)};
   }
-  /// (out, in), as it was given; unpacked into `unpacked` if it is stored otherwise.
+  /// The weight (out, in). A packed weight is unpacked into `unpacked`.
   TensorView2<const E> weight(Tensor2<E>& unpacked) const {
     if (!packed_) return weight_;
     unpacked = Tensor2<E>::uninitialized(shape_);
@@ -111,18 +111,17 @@ class Float16Weight final : public CompressedWeight<float> {
   }
 
   Shape<2> shape_;
-  Tensor2<E> weight_;        ///< the weight, or
-  PackedWeights<E> packed_;  ///< its transpose
+  Tensor2<E> weight_;        ///< empty if packed_ is not
+  PackedWeights<E> packed_;  ///< of the transposed weight
   bool rounds_activations_ = false;
 };
 
 /// Converts each weight matrix of a float or 16-bit module, including word tables, to `element`:
-/// BF16 or F16, each number rounded once to nearest even; F32 leaves them. Norms, biases, position
-/// tables and activations stay unchanged; activations may optionally be rounded to bfloat16 before
-/// they are multiplied by these weights. The float weights are freed: such a module cannot be
-/// trained; save_quantized() writes it. Weights that are already compressed stay. Throws
-/// ValueError, and changes nothing, for other element types and for a finite weight that would
-/// round to infinity.
+/// BF16 or F16, each number rounded once to nearest even; F32 leaves them. Norms, biases and
+/// position tables stay unchanged. rounds_activations: products with these weights round the
+/// activations to bfloat16. The float weights are freed: such a module cannot be trained;
+/// save_quantized() writes it. Weights that are already compressed stay. Throws ValueError, and
+/// changes nothing, for other element types and for a finite weight that would round to infinity.
 template <class Module>
 void store_weights(Module& module, DType element, bool rounds_activations = false) {
   const auto store = [&]<class E>(E) {
@@ -144,7 +143,7 @@ void store_weights(Module& module, DType element, bool rounds_activations = fals
 }
 
 /// load_state_dict() into a float module that then stores its weight matrices as `weights`: see
-/// store_weights(). Throws what the two throw.
+/// store_weights(). Throws the errors of load_state_dict() and store_weights().
 template <class Module, TensorFile File>
 LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options,
                            DType weights) {

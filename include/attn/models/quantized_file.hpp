@@ -80,9 +80,9 @@ inline std::string scale_name(const std::string& weight) { return weight + "_sca
 
 /// Saves a module that quantize() compressed: weights of WeightFormat::int8 as `weight` (I8, (out,
 /// in)) and `weight_scale` (F32, (out)), where each weight is their product; those of
-/// WeightFormat::bf16 and f16 as BF16 and F16; everything else as save_state_dict() does. Throws
-/// ValueError for formats with blocks, which only GGUF files hold (save_gguf()), before anything is
-/// written, and what save_safetensors() throws.
+/// WeightFormat::bf16 and f16 as BF16 and F16; everything else in the format of save_state_dict().
+/// Throws ValueError for formats with blocks, which only GGUF files hold (save_gguf()), before
+/// anything is written, and what save_safetensors() throws.
 template <class Module>
 void save_quantized(const std::filesystem::path& path, const Module& module,
                     const SaveOptions& options = {}) {

@@ -15,10 +15,10 @@ struct InitializeOptions {
   double embedding_std = 1;  ///< standard deviation of embeddings: 1 in PyTorch, 0.02 in GPT-2
 };
 
-/// Initialises parameters as PyTorch's constructors do, by their names: linear weights and biases
-/// uniform within 1 / sqrt(in) (Kaiming with a = sqrt 5); attention's input projections within
-/// sqrt(6 / (in + out)) (Xavier, of the matrix as it is stored), their biases and that of out_proj
-/// 0; bias_k and bias_v normal; embeddings normal; norms 1 and 0.
+/// Initialises parameters, by their names, from the distributions of PyTorch's constructors: linear
+/// weights and biases uniform within 1 / sqrt(in) (Kaiming with a = sqrt 5); attention's input
+/// projections within sqrt(6 / (in + out)) (Xavier, of the matrix as it is stored), their biases
+/// and that of out_proj 0; bias_k and bias_v normal; embeddings normal; norms 1 and 0.
 template <class Module>
 void initialize(Module& module, const InitializeOptions& options = {}) {
   detail::RandomNumbers numbers(options.seed);

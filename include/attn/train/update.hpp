@@ -22,7 +22,7 @@ struct AdamUpdate {
   T step_size;                   ///< rate / (1 - beta1^t)
   T root_scale;                  ///< 1 / sqrt(1 - beta2^t)
   T eps;
-  T kept;  ///< decoupled weight decay: parameter *= kept first
+  T kept;  ///< decoupled weight decay: parameter *= kept before the update
   T l2;    ///< L2 penalty: gradient += l2 * parameter
 };
 

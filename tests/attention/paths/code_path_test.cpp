@@ -39,12 +39,12 @@ double of_pairs(Isa isa, const Array<float>& v) {
 
 ReferenceResult<float> run_coded(const AttentionDraw<float>& call, const Execution& execution) {
   const auto [batch, heads, q_len, kv_len] = call.scores();
-  ReferenceResult<float> result{Array<float>({batch, heads, q_len, call.v.extent(3)}),
-                                Array<float>({batch, heads, q_len, kv_len}),
-                                Array<float>({batch, heads, q_len}),
-                                Array<float>({batch, q_len, kv_len}),
-                                Array<float>({batch, heads, kv_len}),
-                                Array<float>({batch, heads})};
+  ReferenceResult<float> result{.y = Array<float>({batch, heads, q_len, call.v.extent(3)}),
+                                .weights = Array<float>({batch, heads, q_len, kv_len}),
+                                .lse = Array<float>({batch, heads, q_len}),
+                                .average = Array<float>({batch, q_len, kv_len}),
+                                .column_sums = Array<float>({batch, heads, kv_len}),
+                                .max_logits = Array<float>({batch, heads})};
   const LibraryOptions<float> library(call.options);
   AttentionOptions<float> options = library.get();
   options.precision = AttentionPrecision::int8;

@@ -76,12 +76,12 @@ TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
       functors.apply([&](const auto&... f) {
         scaled_dot_product_attention(q.read(), k.read(), v.read(), out.view(), options, f...);
       });
-      const ReferenceResult<T> got{out.values(),
-                                   wants_weights ? weights.values() : Array<T>(),
-                                   wants_lse ? lse.values() : Array<T>(),
-                                   wants_average ? average.values() : Array<T>(),
-                                   wants_columns ? columns.values() : Array<T>(),
-                                   wants_most ? most : Array<T>()};
+      const ReferenceResult<T> got{.y = out.values(),
+                                   .weights = wants_weights ? weights.values() : Array<T>(),
+                                   .lse = wants_lse ? lse.values() : Array<T>(),
+                                   .average = wants_average ? average.values() : Array<T>(),
+                                   .column_sums = wants_columns ? columns.values() : Array<T>(),
+                                   .max_logits = wants_most ? most : Array<T>()};
       ASSERT_EQ(attention_difference(got, call.q, call.k, call.v, call.options, isa), "");
       ASSERT_TRUE(out.gaps_untouched());
       ASSERT_TRUE(wants_weights ? weights.gaps_untouched() : weights.untouched());

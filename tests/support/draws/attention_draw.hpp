@@ -221,12 +221,12 @@ struct AttentionDraw {
 template <class T>
 ReferenceResult<T> run_library(const AttentionDraw<T>& draw, const attn::Execution& execution) {
   const auto [batch, heads, q_len, kv_len] = draw.scores();
-  ReferenceResult<T> result{Array<T>({batch, heads, q_len, draw.v.extent(3)}),
-                            Array<T>({batch, heads, q_len, kv_len}),
-                            Array<T>({batch, heads, q_len}),
-                            Array<T>({batch, q_len, kv_len}),
-                            Array<T>({batch, heads, kv_len}),
-                            Array<T>({batch, heads})};
+  ReferenceResult<T> result{.y = Array<T>({batch, heads, q_len, draw.v.extent(3)}),
+                            .weights = Array<T>({batch, heads, q_len, kv_len}),
+                            .lse = Array<T>({batch, heads, q_len}),
+                            .average = Array<T>({batch, q_len, kv_len}),
+                            .column_sums = Array<T>({batch, heads, kv_len}),
+                            .max_logits = Array<T>({batch, heads})};
   const LibraryOptions<T> library(draw.options);
   attn::AttentionOptions<T> options = library.get();
   options.weights = result.weights.template view<4>();

@@ -213,7 +213,7 @@ struct ReferenceOptions {
 /// (batch, heads, kv_len) and the largest score of a visible key (batch, heads).
 template <class T>
 struct ReferenceResult {
-  Array<T> y, weights, lse, average = {}, column_sums = {}, max_logits = {};
+  Array<T> y = {}, weights = {}, lse = {}, average = {}, column_sums = {}, max_logits = {};
 };
 
 inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, Index j) {
@@ -334,10 +334,12 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
   constexpr T inf = std::numeric_limits<T>::infinity();
   const Index batch = q.extent(0), heads = q.extent(1), q_len = q.extent(2), dim = q.extent(3);
   const Index kv_heads = k.extent(1), kv_len = k.extent(2), dim_v = v.extent(3);
-  ReferenceResult<T> result{
-      Array<T>({batch, heads, q_len, dim_v}), Array<T>({batch, heads, q_len, kv_len}),
-      Array<T>({batch, heads, q_len}),        Array<T>({batch, q_len, kv_len}),
-      Array<T>({batch, heads, kv_len}),       Array<T>({batch, heads})};
+  ReferenceResult<T> result{.y = Array<T>({batch, heads, q_len, dim_v}),
+                            .weights = Array<T>({batch, heads, q_len, kv_len}),
+                            .lse = Array<T>({batch, heads, q_len}),
+                            .average = Array<T>({batch, q_len, kv_len}),
+                            .column_sums = Array<T>({batch, heads, kv_len}),
+                            .max_logits = Array<T>({batch, heads})};
   const Index score_dim = dim + (options.qv ? dim_v : 0);
   const T scale =
       static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(score_dim))));

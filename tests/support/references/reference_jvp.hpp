@@ -17,15 +17,15 @@ struct ReferenceTangents {
 
   template <class U>
   ReferenceTangents<U> as() const {
-    return {q.template as<U>(),
-            k.template as<U>(),
-            v.template as<U>(),
-            qv,
-            batch_alibi_slopes,
-            relative_bias,
-            alibi_slopes,
-            sinks,
-            bias};
+    return {.q = q.template as<U>(),
+            .k = k.template as<U>(),
+            .v = v.template as<U>(),
+            .qv = qv,
+            .batch_alibi_slopes = batch_alibi_slopes,
+            .relative_bias = relative_bias,
+            .alibi_slopes = alibi_slopes,
+            .sinks = sinks,
+            .bias = bias};
   }
 
   /// Random tangents of all inputs; numbers of float.

@@ -201,9 +201,15 @@ inline void linear_attention_gradients(const detail::LinearAttentionBackwardProb
     T* factors = states + (chunks > 0 ? chunks : 1) * block;
     for (index_t first = 0; first < value_dim; first += kWidth) {
       const index_t left = value_dim - first;
-      const LinearAttentionGradients<T> columns{
-          problem, b,        h,      first,       left < kWidth ? left : kWidth,
-          factors, gradient, states, chunk_states};
+      const LinearAttentionGradients<T> columns{.problem = problem,
+                                                .b = b,
+                                                .h = h,
+                                                .first = first,
+                                                .width = left < kWidth ? left : kWidth,
+                                                .factors = factors,
+                                                .gradient = gradient,
+                                                .states = states,
+                                                .chunk_states = chunk_states};
       columns.run(chunk);
     }
   });

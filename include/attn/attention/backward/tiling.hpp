@@ -12,7 +12,7 @@ namespace detail {
 /// d_v of its keys and a partial d_q. Depends on kv_len and the machine alone.
 struct BackwardTiling {
   static constexpr index_t kMaxSplits = 4, kKeysPerSplit = 1024;
-  static constexpr index_t kBlockQ = 96;  ///< whole tiles of 6 and of 8 rows
+  static constexpr index_t kBlockQ = 96;  ///< a multiple of tile heights 6 and 8
 
   index_t block_kv, kv_splits, keys_per_split;
 
@@ -40,7 +40,7 @@ struct BackwardScratch {
     constexpr index_t kRows = BackwardTiling::kBlockQ;
     d_stride = round_up(d, 16);
     dv_stride = round_up(dv, 16);
-    score_stride = block_kv + 16;  // the columns of the last tile; avoids rows a power of two apart
+    score_stride = block_kv + 16;  // room for the last tile; not a power of two
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
       elements += round_up(n, 16);

@@ -25,8 +25,8 @@ struct KvCacheOptions {
   index_t window = 0;
   /// Element type in which keys and values are stored; default: the type of the cache. A cache of
   /// float may use DType::BF16, DType::F16 or DType::I8: half or, with a scale per token and head,
-  /// about a quarter of the memory, which limits decoding. Queries, products and softmax stay
-  /// float. See docs/precision.md.
+  /// about a quarter of the memory, whose bandwidth limits decoding. Queries, products and softmax
+  /// stay float. See docs/precision.md.
   std::optional<DType> element = {};
   /// Numbers of a recurrent layer's state per row, which the cache then holds instead of keys and
   /// values: see KvCache::advance(). They are not rounded to `element`.

@@ -1,4 +1,4 @@
-// KvMemory: the rows of a KV cache, of each kind, each batch row and shared ones.
+// KvMemory: the keys, values and scales of a KV cache, by batch row and shared.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,8 +16,8 @@ namespace detail {
 /// The kinds of rows of a cache. Only int8 has scales.
 enum class KvRow { key, value, key_scale, value_scale };
 
-/// Rows (batch, num_kv_heads, capacity + window - shared, bytes) of up to four kinds. In the same
-/// memory, the rows (num_kv_heads, shared, bytes) follow with which every batch row begins.
+/// Rows (batch, num_kv_heads, capacity + window - shared, bytes) of up to four kinds. Rows shared
+/// by all batch rows, (num_kv_heads, shared, bytes), follow in the same memory.
 class KvMemory {
  public:
   KvMemory() = default;
@@ -60,7 +60,7 @@ class KvMemory {
     return own_of<const E>(rows_[static_cast<std::size_t>(kind)]);
   }
 
-  /// The shared rows of a kind, one head after the other, as rows of each batch row.
+  /// The shared rows of a kind, head by head, as rows of each batch row.
   template <class E>
   TensorView4<const E> shared_rows(KvRow kind) const {
     const Tensor2<std::byte>& rows = rows_[static_cast<std::size_t>(kind)];
@@ -71,8 +71,8 @@ class KvMemory {
             {0, shared_ * dim, dim, 1}};
   }
 
-  /// Copies what batch row 0 of `from` holds, its shared rows and those in [begin, end), to the
-  /// shared rows or, without any, to the first rows of each batch row.
+  /// Copies the rows of batch row 0 of `from`: its shared rows, then its own rows in [begin, end).
+  /// They become the shared rows or, if this memory shares none, the first rows of each batch row.
   void copy_row_0(const KvMemory& from, index_t begin, index_t end) {
     for (std::size_t kind = 0; kind < rows_.size(); ++kind) {
       if (!rows_[kind]) continue;

@@ -58,8 +58,8 @@ struct AttentionProblem {
   StoredView<void> out;
   const AttentionOptions<T>& options;
   T scale;
-  /// (batch, num_heads, q_len, kv_len), the longest of packed sequences. With gathered keys the
-  /// blocks of queries of each key/value head are batch rows: see GatheredKeys.
+  /// (batch, num_heads, q_len, kv_len); of packed sequences, the longest lengths. With gathered
+  /// keys, each block of queries of each key/value head is a batch row: see GatheredKeys.
   Shape<4> scores;
   index_t heads_per_kv_head;
   TensorView2<const T> alibi_slopes = {};  ///< (batch, num_heads)
@@ -84,7 +84,7 @@ struct AttentionProblem {
   bool paged() const { return static_cast<bool>(options.block_table); }
   /// Whether keys lie anywhere in memory: in pages, gathered, or shared.
   bool scattered() const { return paged() || gathered || shared.length > 0; }
-  /// Whether scores of shared keys depend on nothing of a batch row but its queries.
+  /// Whether only the queries of a batch row affect its scores with shared keys.
   bool scores_alike() const {
     const Mask& mask = options.mask;
     const bool differ = mask.num_dense > 0 || mask.key_lengths || mask.query_lengths ||
@@ -200,7 +200,7 @@ struct AttentionProblem {
     return scales.at_index({at[0], at[1], at[2]});
   }
 
-  /// The end of the keys from j on that lie one stride apart: `end`, or the end of the page.
+  /// The end of the run of keys from j on with one stride between them: `end`, or the page's end.
   index_t run_end(index_t j, index_t end) const {
     if (gathered) return j + 1;
     if (j < shared.length) return (std::min)(shared.length, end);

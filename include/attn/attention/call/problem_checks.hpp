@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Throws ValueError ("NAME must EXPECTED") for outputs on request besides lse.
+/// Throws ValueError ("NAME must EXPECTED") if an optional output other than lse is requested.
 template <class T>
 void refuse_requested_outputs(std::string_view function, std::string_view expected,
                               const AttentionOptions<T>& options) {
@@ -170,7 +170,7 @@ ATTN_ONCE_A_CALL AttentionProblem<T> make_problem(const StoredView<const void>& 
                   options.max_logits.shape());
   }
   if (options.lse) check_extents("lse", "(batch, num_heads, q_len)", rows, options.lse.shape());
-  // Lists without keys have no data, but an extent of queries.
+  // Tests an extent, because lists of length 0 have no data.
   if (options.gather.extent(2) > 0) {
     problem.gathered = checked_gather(options, scores, kv_heads);
     problem.scores = {scores[0] * kv_heads * options.gather.extent(2), problem.heads_per_kv_head,

@@ -12,8 +12,8 @@ namespace detail {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"  // for std::optional
 
-/// Combines layout_hash() of all types that an AttentionProblem refers to; attn::compiled compares
-/// it.
+/// A layout_hash() of all types that an AttentionProblem refers to, part of the names of tables in
+/// attn::compiled.
 template <class T>
 constexpr std::uint64_t options_layout() {
   using Options = AttentionOptions<T>;
@@ -75,8 +75,8 @@ constexpr std::uint64_t options_layout() {
                       offsetof(Dropout, seed)});
 }
 
-/// In: element type of keys and values, std::int8_t with scales. Queries and outputs have type In
-/// or Acc.
+/// In is the element type of keys and values; int8 keys and values have scales. Queries and outputs
+/// have type In or Acc.
 template <class In, class Acc>
 struct Backend<family::Attention, In, Acc> {
   index_t tile_rows, tile_keys;  ///< of scores, on the tiled path

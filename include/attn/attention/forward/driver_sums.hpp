@@ -20,8 +20,8 @@ ATTN_COLD void copy_values_kept_for(const QueryRow<T>& row, ForwardTask<T>& task
   }
 }
 
-/// Applies dropout to the tile's weights, then tile.sums = rescale tile.sums + weights v. kept_for:
-/// null, or the row whose masked values are taken as 0.
+/// Applies dropout to the tile's weights, then sets tile.sums = rescale * tile.sums + weights * v.
+/// If kept_for is not null, values masked out for that row count as 0.
 template <class T>
 void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T* rescale,
                          const QueryRow<T>* kept_for) {
@@ -171,7 +171,7 @@ ATTN_COLD void recompute_without_masked(ForwardTask<T>& task, index_t x) {
   } else {
     const index_t n = task.scratch.out_stride;
     RowState<T> state{kMinusInf<T>, T{0}};
-    T* merged = task.scratch.sums + task.queries.height() * n;  // after the task's one tile
+    T* merged = task.scratch.sums + task.queries.height() * n;  // behind the sums of the only tile
     std::fill_n(merged, n, T{0});
     for (index_t split = 0; split < task.tiling.kv_splits; ++split) {
       for (QueryRow<T>& each : task.rows.all()) each.state = {kMinusInf<T>, T{0}};

@@ -68,7 +68,7 @@ class Forward {
 
   const SequenceTiling& tiling_at(index_t b) const { return scratch_.sequences[b].tiling; }
 
-  /// The rows of one task, from `row` on; if it takes several heads, all rows.
+  /// The rows of one task: a block from `row` on, or all rows of several heads.
   RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling,
                  index_t heads = 1) const {
     const index_t num_rows =

@@ -9,9 +9,9 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// Runs task i of AttentionPlan::shared_tasks: sums one shared split of a key/value head for a
-/// group of batch rows, as one tile, in which each row has the bits of a tile of its own. Then
-/// calls store(task, first row, batch row, key/value head, split) for each batch row, whose tiling
-/// is `one`.
+/// group of batch rows, as one tile. Each row has the bits of a tile of its own. Then calls
+/// store(task, first row, batch row, key/value head, split) for each batch row. `one` is the tiling
+/// of one batch row.
 template <class T, class Store>
 void sum_shared_split(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
                       const SequenceTiling& one, const ForwardScratch<T>& scratch, index_t i,

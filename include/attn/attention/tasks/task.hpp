@@ -15,8 +15,8 @@ class DecodePath;
 /// The maximal number of rows of a tile, on any path.
 inline constexpr index_t kMaxTileHeight = (std::max)({kMaxTileRows, kMaxDecodeRows, kPairRows});
 
-/// State shared by the drivers of one task: the call, the task's rows and queries, and its path.
-/// While it exists, no other task may use its worker's scratch.
+/// The state of one task: the call, the task's rows and queries, and its path. While it exists, no
+/// other task may use its worker's scratch.
 template <class T>
 struct ForwardTask {
   const AttentionProblem<T>& problem;
@@ -24,7 +24,7 @@ struct ForwardTask {
   const SequenceTiling& tiling;
   const ForwardScratch<T>& scratch;
   RowBlock block;
-  RowBlock next;  ///< the worker's next task, to prefetch; no rows if there is none
+  RowBlock next;  ///< the worker's next task, to prefetch its keys; no rows: none
   TaskRows<T> rows;
   QueryTiles<T> queries;
   bool changes_scores;  ///< whether options or functors change scores: see changes_scores()

@@ -76,8 +76,8 @@ void convert_views(const TensorView<const From, Rank>& from, const TensorView<To
 
 /// to = from, element by element: tensors or views of equal shape and any strides, of float,
 /// double, bfloat16 or float16, which do not overlap. Widening is exact; narrowing rounds once, to
-/// nearest even, as bfloat16(x) does: the same bits on every instruction set. Throws ShapeError
-/// unless shapes agree.
+/// nearest even, with the result of bfloat16(x): the same bits on every instruction set. Throws
+/// ShapeError unless shapes agree.
 template <TensorLike From, TensorLike To>
 void convert(const From& from, To&& to, const Execution& execution = {}) {
   constexpr bool are_floats = FloatElement<scalar_t<From>> && FloatElement<scalar_t<To>>;

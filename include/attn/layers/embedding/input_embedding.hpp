@@ -44,7 +44,7 @@ struct InputEmbeddingOptions {
 /// Options of one forward call.
 struct InputEmbeddingCall {
   index_t first_position = 0;  ///< position of column 0, without position_ids
-  /// (batch, seq); -n is the n-th row before position 0.
+  /// (batch, seq); -n: n rows before position 0.
   TensorView2<const index_t> position_ids = {};
   /// Starts of packed sequences, as in AttentionOptions: positions restart at each; column 0 is
   /// token first_position of the packed tokens.

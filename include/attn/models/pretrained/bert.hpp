@@ -52,14 +52,13 @@ Bert<T> bert_from_folder(const std::filesystem::path& folder, const PretrainedOp
   BertOptions bert_options = bert_options_of(config, options);
   const EncoderType& type = encoder_type_of(config);
   const SafetensorsFolder file(folder);
-  const auto number = [](index_t n) { return static_cast<double>(n); };
   const TransformerStackOptions stack = bert_options.encoder_options();
   const InputEmbeddingOptions embedding = bert_options.embedding_options();
   const bool learned = embedding.positions == Positions::learned;
-  check_elements(config, file, stack.layer,
-                 stack.num_groups > 0 ? stack.num_groups : stack.num_layers,
-                 (number(embedding.vocab_size) + (learned ? number(embedding.max_positions) : 0)) *
-                     number(embedding.d_model) / number(stack.layer.d_model));
+  check_elements(
+      config, file, stack.layer, stack.num_groups > 0 ? stack.num_groups : stack.num_layers,
+      (to_double(embedding.vocab_size) + (learned ? to_double(embedding.max_positions) : 0)) *
+          to_double(embedding.d_model) / to_double(stack.layer.d_model));
   // Files of the model without a head have no prefix.
   const std::string prefix(file.contains(type.words) ? "" : type.prefix);
   bert_options.pooler = file.contains(prefix + std::string(type.pooler));

@@ -142,15 +142,14 @@ Clip<T> clip_from_folder(const std::filesystem::path& folder, const PretrainedOp
   const ConfigFile config(folder / "config.json");
   const ClipOptions clip = clip_options_of(config, options);
   const SafetensorsFolder file(folder);
-  const auto number = [](index_t n) { return static_cast<double>(n); };
   const VitOptions& vision = clip.vision;
   check_elements(config, file, vision.encoder_options().layer, vision.num_hidden_layers,
-                 number(vision.num_patches()) + number(vision.num_channels) *
-                                                    number(vision.patch_size) *
-                                                    number(vision.patch_size));
+                 to_double(vision.num_patches()) + to_double(vision.num_channels) *
+                                                       to_double(vision.patch_size) *
+                                                       to_double(vision.patch_size));
   check_elements(
       config, file, clip.text.layer, clip.text.num_layers,
-      number(clip.text_embedding.vocab_size) + number(clip.text_embedding.max_positions));
+      to_double(clip.text_embedding.vocab_size) + to_double(clip.text_embedding.max_positions));
   if (clip.projection_dim > index_t{1} << 20) {
     config.fail("projection_dim", "be at most 2^20", std::to_string(clip.projection_dim));
   }

@@ -237,6 +237,9 @@ inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& f
   return names;
 }
 
+/// A size in double, in which products of sizes do not overflow.
+inline double to_double(index_t n) { return static_cast<double>(n); }
+
 /// The layers of a stack that have no attention, and the elements of their matrices and
 /// convolutions.
 struct RecurrentLayers {
@@ -252,29 +255,30 @@ template <TensorFile File>
 void check_elements(const ConfigFile& config, const File& file,
                     const TransformerLayerOptions& layer, index_t num_layers, double rows,
                     index_t dense_layers = 0, const RecurrentLayers& recurrent = {}) {
-  const auto number = [](index_t n) { return static_cast<double>(n); };
   const MultiHeadAttentionOptions& attention = layer.attention;
-  const double dim = number(layer.d_model), heads = number(layer.nhead);
+  const double dim = to_double(layer.d_model), heads = to_double(layer.nhead);
   const double head_dim =
-      attention.head_dim > 0 ? number(attention.head_dim) : std::floor(dim / heads);
-  const double kv_heads = attention.num_kv_heads > 0 ? number(attention.num_kv_heads) : heads;
+      attention.head_dim > 0 ? to_double(attention.head_dim) : std::floor(dim / heads);
+  const double kv_heads = attention.num_kv_heads > 0 ? to_double(attention.num_kv_heads) : heads;
   const MixtureOfExpertsOptions& experts = layer.experts;
-  const double expert_rows = 3 * (number(experts.num_experts) * number(experts.dim_feedforward) +
-                                  number(experts.dim_shared));
-  const double dense = number(experts.num_experts > 0 ? dense_layers : num_layers);
-  const double feed_forward_rows = dense * (layer.gated ? 3 : 2) * number(layer.dim_feedforward) +
-                                   (number(num_layers) - dense) * expert_rows;
+  const double expert_rows =
+      3 * (to_double(experts.num_experts) * to_double(experts.dim_feedforward) +
+           to_double(experts.dim_shared));
+  const double dense = to_double(experts.num_experts > 0 ? dense_layers : num_layers);
+  const double feed_forward_rows =
+      dense * (layer.gated ? 3 : 2) * to_double(layer.dim_feedforward) +
+      (to_double(num_layers) - dense) * expert_rows;
   // Of latent attention, counts only the output projection, its largest matrix.
   const LatentAttentionOptions& latent = layer.latent;
-  const double attention_rows = latent.kv_lora_rank > 0 ? heads * number(latent.head_dim_v)
+  const double attention_rows = latent.kv_lora_rank > 0 ? heads * to_double(latent.head_dim_v)
                                                         : 2 * (heads + kv_heads) * head_dim;
-  const double with_attention = number(num_layers - recurrent.count);
+  const double with_attention = to_double(num_layers - recurrent.count);
   const double expected =
       dim * (with_attention * attention_rows + feed_forward_rows + rows) + recurrent.elements;
   double found = 0;
   for (const std::string& name : file.names()) {
     double elements = 1;
-    for (const index_t extent : file.shape(name)) elements *= number(extent);
+    for (const index_t extent : file.shape(name)) elements *= to_double(extent);
     found += elements;
   }
   if (expected <= found) return;

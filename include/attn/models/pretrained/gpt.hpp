@@ -75,14 +75,14 @@ inline LoadOptions gpt_names_of(const ConfigFile& config) {
 namespace detail {
 
 inline RecurrentLayers recurrent_layers(const GptOptions& options) {
-  const auto number = [](index_t n) { return static_cast<double>(n); };
-  const double dim = number(options.layer.d_model);
+  const double dim = to_double(options.layer.d_model);
   const GatedDeltaOptions& delta = options.layer.gated_delta;
-  const double keys = number(delta.num_key_heads) * number(delta.key_dim),
-               heads = number(delta.num_value_heads), values = heads * number(delta.value_dim);
+  const double keys = to_double(delta.num_key_heads) * to_double(delta.key_dim),
+               heads = to_double(delta.num_value_heads),
+               values = heads * to_double(delta.value_dim);
   const double of_delta =
-      dim * (2 * keys + 3 * values + 2 * heads) + (2 * keys + values) * number(delta.width);
-  const double of_convolution = dim * (4 * dim + number(options.layer.convolution.width));
+      dim * (2 * keys + 3 * values + 2 * heads) + (2 * keys + values) * to_double(delta.width);
+  const double of_convolution = dim * (4 * dim + to_double(options.layer.convolution.width));
   RecurrentLayers result;
   const auto& mixers = options.mixers;
   for (std::size_t n = 0; !mixers.empty() && n < static_cast<std::size_t>(options.num_layers);
@@ -109,10 +109,9 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   if (file.contains(type.head) && file.contains(prefix + std::string(type.words))) {
     gpt_options.tied = false;
   }
-  const auto number = [](index_t n) { return static_cast<double>(n); };
   const bool learned = gpt_options.positions.value_or(Positions::learned) == Positions::learned;
-  const double rows = (gpt_options.tied ? 1 : 2) * number(gpt_options.vocab_size) +
-                      (learned ? number(gpt_options.max_positions) : 0);
+  const double rows = (gpt_options.tied ? 1 : 2) * to_double(gpt_options.vocab_size) +
+                      (learned ? to_double(gpt_options.max_positions) : 0);
   const ExpertsFile experts(file, type.fused);
   check_elements(config, experts, gpt_options.layer, gpt_options.num_layers, rows,
                  gpt_options.dense_layers, recurrent_layers(gpt_options));

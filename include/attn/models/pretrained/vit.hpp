@@ -60,11 +60,10 @@ Vit<T> vit_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   const PictureType& type = picture_type_of(config);
   const SafetensorsFolder file(folder);
   const TransformerStackOptions stack = vit_options.encoder_options();
-  const auto number = [](index_t n) { return static_cast<double>(n); };
   check_elements(config, file, stack.layer, stack.num_layers,
-                 number(vit_options.num_patches()) + number(vit_options.num_channels) *
-                                                         number(vit_options.patch_size) *
-                                                         number(vit_options.patch_size));
+                 to_double(vit_options.num_patches()) + to_double(vit_options.num_channels) *
+                                                            to_double(vit_options.patch_size) *
+                                                            to_double(vit_options.patch_size));
   const std::string prefix(file.contains("embeddings.cls_token") ? "" : type.prefix);
   if (type.classifies && file.contains("classifier.weight") &&
       !file.shape("classifier.weight").empty()) {

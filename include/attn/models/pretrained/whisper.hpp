@@ -57,11 +57,11 @@ Whisper<T> whisper_from_folder(const std::filesystem::path& folder,
   WhisperOptions model_options = whisper_options_of(config, options);
   const SafetensorsFolder file(folder);
   const TransformerOptions& t = model_options.transformer;
-  const auto number = [](index_t n) { return static_cast<double>(n); };
   check_elements(config, file, t.layer, t.num_encoder_layers + t.num_decoder_layers,
-                 number(model_options.vocab_size) + number(model_options.max_source_positions) +
-                     number(model_options.max_target_positions) +
-                     3 * (number(model_options.num_mel_bins) + number(t.layer.d_model)));
+                 to_double(model_options.vocab_size) +
+                     to_double(model_options.max_source_positions) +
+                     to_double(model_options.max_target_positions) +
+                     3 * (to_double(model_options.num_mel_bins) + to_double(t.layer.d_model)));
   LoadOptions names = whisper_names();
   const std::string table = "tgt_embedding.words.weight", head = names.rename("generator.weight");
   names = with_tied_table(std::move(names), file, table, {head});

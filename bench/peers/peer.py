@@ -1,4 +1,4 @@
-"""Another library in a process of its own: Rival asks for times, serve() answers, one JSON line
+"""Another library in a process of its own: Peer asks for times, serve() answers, one JSON line
 each."""
 
 import dataclasses
@@ -81,7 +81,7 @@ def serve(version, *ways, trains=False):
         print(json.dumps(answer), file=answers, flush=True)
 
 
-class Rival:
+class Peer:
     """Asks the process for times. A process that has died is started again for the next request."""
 
     def __init__(self, name, script):
