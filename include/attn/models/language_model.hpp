@@ -83,8 +83,8 @@ class LanguageModel {
     if (chat_template_) return *chat_template_;
     throw ValueError(message(
         "LanguageModel", "the model's chat template",
-        "be that of ChatML, Qwen, Llama, Gemma, Mistral, Phi 3 or Zephyr (--raw continues a "
-        "text without a template; LanguageModelOptions::chat_template sets another one)",
+        "be one that ChatTemplate::recognise() knows (LanguageModelOptions::chat_template sets "
+        "one of your own, as ChatTemplate(function); chat --raw continues a text without one)",
         "another or none"));
   }
   bool has_chat_template() const { return chat_template_.has_value(); }
