@@ -206,7 +206,8 @@ class Chat {
     accepted = result.accepted;
     ids_ = result.context;
     if (model_.is_end(ids_.back())) ids_.pop_back();  // the template adds it
-    if (!options_.raw) messages_.push_back({"assistant", result.text});
+    if (!options_.raw)
+      messages_.push_back({"assistant", model_.chat_template().answer_in(result.text)});
     return result;
   }
 

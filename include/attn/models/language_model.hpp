@@ -83,8 +83,8 @@ class LanguageModel {
     if (chat_template_) return *chat_template_;
     throw ValueError(message(
         "LanguageModel", "the model's chat template",
-        "be that of ChatML, Qwen, Llama, Gemma, Mistral, Phi 3 or Zephyr (--raw continues a "
-        "text without a template; LanguageModelOptions::chat_template sets another one)",
+        "be one that ChatTemplate::recognise() knows (LanguageModelOptions::chat_template sets "
+        "one of your own, as ChatTemplate(function); chat --raw continues a text without one)",
         "another or none"));
   }
   bool has_chat_template() const { return chat_template_.has_value(); }
@@ -192,6 +192,23 @@ class LanguageModel {
     };
     const std::span<const GgufName> own_names = detail::gguf_architecture(file).names;
     std::vector<std::string> used;
+    // The tensors that hold a parameter, and its tensor, made of them in `memory` if they are two.
+    const auto names_of = [&](const GgufPart& part) -> std::vector<std::string> {
+      constexpr std::string_view kDelta = ".ssm_in.weight";
+      if (!part.tensor.ends_with(kDelta) || file.contains(part.tensor)) return {part.tensor};
+      const std::string block = part.tensor.substr(0, part.tensor.size() - kDelta.size());
+      return {block + ".attn_qkv.weight", block + ".attn_gate.weight"};
+    };
+    std::vector<std::byte> memory;
+    const auto tensor_of = [&](const GgufPart& part, std::span<const index_t> shape) {
+      const std::vector<std::string> names = names_of(part);
+      if (names.size() == 1) return gguf_tensor(file, part, shape);
+      return detail::gguf_delta_projection(file.tensor(names[0]), file.tensor(names[1]),
+                                           gpt_.options().layer.gated_delta, memory);
+    };
+    const auto release = [&](const GgufPart& part) {
+      for (const std::string& name : names_of(part)) file.release(name);
+    };
     const auto load = [](const GgufTensor& tensor, const auto& out) {
       dequantize_gguf(tensor.type, tensor.bytes,
                       {out.data(), static_cast<std::size_t>(out.size())});
@@ -211,25 +228,28 @@ class LanguageModel {
           return;
         }
       }
-      used.push_back(part.tensor);
-      const GgufTensor tensor = gguf_tensor(file, part, out.shape());
+      for (std::string& one : names_of(part)) used.push_back(std::move(one));
+      const GgufTensor tensor = tensor_of(part, out.shape());
       if (keeps_codes(tensor) && matrices.contains(name)) return;
       load(tensor, out);
-      file.release(part.tensor);
+      if constexpr (Rank == 1) {
+        if (part.tensor.ends_with(".ssm_a")) detail::set_gguf_a_log(file, part.tensor, out);
+      }
+      release(part);
     });
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       const GgufPart part = gguf_part(name, own_names);
-      const GgufTensor tensor = gguf_tensor(file, part, slot.shape);
+      const GgufTensor tensor = tensor_of(part, slot.shape);
       if (!keeps_codes(tensor)) return;
       slot.compress(std::make_shared<const QuantizedWeight>(
           detail::quantized_weights(tensor.type, slot.shape[0], slot.shape[1], tensor.bytes),
           activations_of(name, options.activations)));
-      file.release(part.tensor);
+      release(part);
     });
     // A matrix that shares a product with a float matrix is float, too.
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       if (!slot.dense) return;
-      const GgufTensor tensor = gguf_tensor(file, gguf_part(name, own_names), slot.shape);
+      const GgufTensor tensor = tensor_of(gguf_part(name, own_names), slot.shape);
       if (keeps_codes(tensor)) load(tensor, slot.dense);
     });
     // Used in the rotary embedding.

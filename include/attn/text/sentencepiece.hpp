@@ -70,16 +70,6 @@ namespace detail {
 
 inline constexpr std::string_view kSpaceLetter = "\xE2\x96\x81";  // U+2581
 
-/// The text with all occurrences of `from` replaced by `to`.
-inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string result;
-  for (std::size_t at = text.find(from); at != text.npos; at = text.find(from)) {
-    result.append(text.substr(0, at)).append(to);
-    text.remove_prefix(at + from.size());
-  }
-  return result.append(text);
-}
-
 /// The text with each run of two or more spaces replaced by `to`.
 inline std::string joined_spaces(std::string_view text, std::string_view to) {
   std::string result;

@@ -136,4 +136,18 @@ inline std::string valid_utf8(std::string_view text) {
   return result;
 }
 
+namespace detail {
+
+/// The text with all occurrences of `from` replaced by `to`.
+inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  for (std::size_t at = text.find(from); at != text.npos; at = text.find(from)) {
+    result.append(text.substr(0, at)).append(to);
+    text.remove_prefix(at + from.size());
+  }
+  return result.append(text);
+}
+
+}  // namespace detail
+
 ATTN_NAMESPACE_END

@@ -1,10 +1,13 @@
-# Needs trl==1.16.0 (unpacked; only its files are used) and jinja2 (in a virtual environment): writes cases.json, chat
-# templates from models' files with conversations and Jinja's output with transformers' settings; null if the template
-# refuses. Templates with "known" false must not be recognised.
+# Needs trl==1.16.0 and the source of llama-cpp-python==0.3.36 (unpacked; only their files are used) and jinja2 (in a
+# virtual environment): writes cases.json, chat templates from models' files with conversations and Jinja's output with
+# transformers' settings; null if the template refuses. Templates with "known" false must not be recognised.
 #
-#   python make.py TRL/chat_templates
+#   python make.py TRL/chat_templates LLAMA_CPP_PYTHON/vendor/llama.cpp
+import ast
+import datetime
 import json
 import pathlib
+import re
 import sys
 
 from jinja2.exceptions import TemplateError
@@ -153,7 +156,7 @@ ZEPHYR = "".join(line + "\n" for line in [
 
 def first_qwen3(text):
     """Qwen 3's first template, of April 2025, made from its successor."""
-    for later, first in [
+    return replaced(text, [
             (' and message.content is string and not(', ' and not('),
             ("""    {%- if message.content is string %}
         {%- set content = message.content %}
@@ -171,11 +174,39 @@ def first_qwen3(text):
 """, """                {%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
                 {%- set reasoning_content = message.content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
 """),
-            ("{{- content }}", "{{- message.content }}")]:
-        if text.count(later) != 1:
-            raise ValueError(later)
-        text = text.replace(later, first)
+            ("{{- content }}", "{{- message.content }}")])
+
+
+OLMO_2 = ("{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}{{ '<|system|>\\n' + "
+          "message['content'] + '\\n' }}{% elif message['role'] == 'user' %}{{ '<|user|>\\n' + message['content'] + '\\n' }}"
+          "{% elif message['role'] == 'assistant' %}{% if not loop.last %}{{ '<|assistant|>\\n'  + message['content'] + "
+          "eos_token + '\\n' }}{% else %}{{ '<|assistant|>\\n'  + message['content'] + eos_token }}{% endif %}{% endif %}"
+          "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}{% endfor %}")
+PHI_4_MINI = ("{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message and message['tools'] is "
+              "not none %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' "
+              "+ '<|end|>' }}{% else %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endif %}"
+              "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}")
+
+
+def replaced(text, pairs):
+    for old, new in pairs:
+        if text.count(old) != 1:
+            raise ValueError(old)
+        text = text.replace(old, new)
     return text
+
+
+def deepseek_v3(text):
+    """DeepSeek V3's template, of December 2024, made from that of R1's distilled models."""
+    return replaced(text, [
+        ("system_prompt='')", "system_prompt='', is_first_sp=true)"),
+        ("{% set ns.system_prompt = message['content'] %}",
+         "{%- if ns.is_first_sp %}{% set ns.system_prompt = ns.system_prompt + message['content'] %}{% set ns.is_first_sp = "
+         "false %}{%- else %}{% set ns.system_prompt = ns.system_prompt + '\\n\\n' + message['content'] %}{%- endif %}"),
+        ("{% set content = message['content'] %}{% if '</think>' in content %}{% set content = content.split('</think>')[-1] "
+         "%}{% endif %}{{'<\uff5cAssistant\uff5c>' + content + ",
+         "{{'<\uff5cAssistant\uff5c>' + message['content'] + "),
+        ("<think>\\n", "")])
 
 
 def turns(*contents, system=None):
@@ -199,14 +230,32 @@ CONVERSATIONS = [
     [{"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Hi"}],
     turns("Hi") + turns("you"),
     turns("Hi") + [{"role": "system", "content": "x"}],
+    [{"role": "system", "content": ""}, *turns("Hi")],
 ]
+# Templates that drop a system message after the first message, or write it at the beginning.
+DROPS_SYSTEM = ["llama2", "aya_expanse", "command_r", "deepseek_v3", "deepseek_r1", "deepseek_r1_distill", "gpt_oss"]
+DATED = ["gpt_oss", "granite3_3"]  # of other templates, the default date
+DATE = datetime.date(2026, 3, 5)
 
 
 def main():
     folder = pathlib.Path(sys.argv[1])
+    llama_cpp = pathlib.Path(sys.argv[2])
     trl = lambda name: (folder / f"{name}.jinja").read_text(encoding="utf-8")
     of_maths = trl("qwen2_5").replace("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
                                       "Please reason step by step, and put your final answer within \\\\boxed{}.")
+    llama = lambda name: (llama_cpp / "models/templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    llama_tests = (llama_cpp / "tests/test-chat-template.cpp").read_text(encoding="utf-8")
+
+    def in_llama_tests(name):
+        found = re.search(re.escape(f'/* .name= */ "{name}"') + r'.*?/\* \.template_str= \*/ (?:U8C\()?("(?:[^"\\]|\\.)*")',
+                          llama_tests, re.DOTALL)
+        return ast.literal_eval(found[1])
+
+    glm4 = in_llama_tests("ChatGLM4")
+    deepseek = ("<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>")
+    granite = ("<|end_of_text|>", "<|end_of_text|>")
+    cohere = ("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>")
     known = {
         "qwen2_5": (trl("qwen2_5"), "", "<|im_end|>"), "qwen2_5_math": (of_maths, "", "<|im_end|>"),
         "qwen3_instruct_2507": (trl("qwen3_instruct_2507"), "", "<|im_end|>"), "qwen3": (trl("qwen3"), "", "<|im_end|>"),
@@ -216,7 +265,20 @@ def main():
         "mistral_2024": (MISTRAL_2024, "<s>", "</s>"), "mistral_0_3": (MISTRAL_03, "<s>", "</s>"),
         "llama3_1": (trl("llama3_1"), "<|begin_of_text|>", "<|eot_id|>"),
         "llama3_2": (trl("llama3_2"), "<|begin_of_text|>", "<|eot_id|>"), "gemma3": (trl("gemma3"), "<bos>", "<eos>"), "llama2": (LLAMA_2, "<s>", "</s>"),
-        "phi3": (trl("phi3"), "", "<|endoftext|>"), "phi3_5": (PHI_35, "", "<|endoftext|>"), "zephyr": (ZEPHYR, "<s>", "</s>")}
+        "phi3": (trl("phi3"), "", "<|endoftext|>"), "phi3_5": (PHI_35, "", "<|endoftext|>"), "zephyr": (ZEPHYR, "<s>", "</s>"),
+        "mistral_nemo": (llama("mistralai-Mistral-Nemo-Instruct-2407"), "<s>", "</s>"),
+        "mistral_large_2411": (in_llama_tests("mistralai/Mistral-Large-Instruct-2411 (mistralai 'v7' template)"), "<s>", "</s>"),
+        "phi4": (in_llama_tests("phi-4"), "", "<|im_end|>"), "phi4_mini": (PHI_4_MINI, "", "<|endoftext|>"),
+        "aya_expanse": (trl("cohere"), *cohere), "command_r": (in_llama_tests("CohereForAI/c4ai-command-r-plus"), *cohere),
+        "deepseek_v2": (in_llama_tests("DeepSeek-V2"), *deepseek), "deepseek_v3": (deepseek_v3(trl("deepseek_r1_distill")), *deepseek),
+        "deepseek_r1": (trl("deepseekv3"), *deepseek), "deepseek_r1_distill": (trl("deepseek_r1_distill"), *deepseek),
+        "granite3_0": (in_llama_tests("ibm-granite/granite-3.0-8b-instruct"), *granite),
+        "granite3_3": (llama("ibm-granite-granite-3.3-2B-Instruct"), *granite),
+        "granite4_0": (llama("ibm-granite-granite-4.0"), *granite), "granite4_1": (llama("ibm-granite-granite-4.1"), *granite),
+        "olmo2": (OLMO_2, "<|endoftext|>", "<|endoftext|>"), "glm4": (glm4, "", "<|endoftext|>"),
+        "glm4_2024": (replaced(glm4, [("<|assistant|>\n", "<|assistant|>")]), "", "<|endoftext|>"),
+        "lfm2": (trl("lfm2"), "<|startoftext|>", "<|im_end|>"), "lfm2_v2": (trl("lfm2_v2"), "<|startoftext|>", "<|im_end|>"),
+        "gpt_oss": (trl("gptoss"), "<|startoftext|>", "<|return|>")}
     unknown = ["qwen2_5_vl", "gemma_training"]
     cases = [case(name, *known[name]) for name in known]
     cases += [{"name": name, "template": trl(name), "known": False} for name in unknown]
@@ -231,11 +293,13 @@ def case(name, template, bos, eos):
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = json.dumps
     environment.globals["raise_exception"] = fail
+    if name in DATED:
+        environment.globals["strftime_now"] = DATE.strftime
     compiled = environment.from_string(template)
     texts = []
     for messages in CONVERSATIONS:
-        if name == "llama2" and "system" in [message["role"] for message in messages[1:]]:
-            texts.append({"messages": messages, "text": None})  # the template silently drops it
+        if name in DROPS_SYSTEM and "system" in [message["role"] for message in messages[1:]]:
+            texts.append({"messages": messages, "text": None})  # the template silently drops or moves it
             continue
         try:
             text = compiled.render(messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True)

@@ -65,9 +65,9 @@ class TinyGguf {
     add_tokenizer(config.count("vocab_size"));
 
     const bool is_gemma2 = architecture_ == "gemma2";
-    const bool has_norms_behind =
-        is_gemma2 || architecture_ == "gemma3" || architecture_ == "olmo2" ||
-        architecture_ == "gpt-oss";  // which has another name for the norm before the experts
+    const bool has_norms_behind = is_gemma2 || architecture_ == "gemma3" ||
+                                  architecture_ == "olmo2" || architecture_ == "gpt-oss" ||
+                                  architecture_ == "qwen3next";  // before the experts
 
     const bool pairs_are_interleaved =
         architecture_ == "llama" || architecture_ == "granite" || architecture_ == "smollm3";
@@ -102,6 +102,13 @@ class TinyGguf {
          {"self_attn.q_layernorm", "attn_q_norm"},
          {"self_attn.k_layernorm", "attn_k_norm"},
          {".conv.", ".shortconv."},
+         {"linear_attn.in_proj_qkvz", "ssm_in"},
+         {"linear_attn.in_proj_ba", "ssm_ba"},
+         {"linear_attn.conv1d", "ssm_conv1d"},
+         {"linear_attn.dt_bias", "ssm_dt.bias"},
+         {"linear_attn.A_log", "ssm_a"},
+         {"linear_attn.norm", "ssm_norm"},
+         {"linear_attn.out_proj", "ssm_out"},
          {"operator_norm", "attn_norm"},
          {"model.embedding_norm.", "token_embd_norm."},
          {"feed_forward.w1", "ffn_gate"},
@@ -145,9 +152,12 @@ class TinyGguf {
       } else {
         file.load(theirs, TensorView2<float>(values.data(), {shape[0], shape[1]}));
       }
-      if (architecture_.starts_with("gemma") && ours.find("_norm.") != ours.npos) {
+      const bool adds_one = architecture_.starts_with("gemma") || architecture_ == "qwen3next";
+      if (adds_one && ours.find("_norm.") != ours.npos && ours.find("ssm_norm") == ours.npos) {
         for (float& value : values) value += 1;
       }
+      if (ours.ends_with(".ssm_a"))
+        for (float& value : values) value = -std::exp(value);
       if (ours.find(".attn_q.") != ours.npos)
         for (float& value : values) value = static_cast<float>(value * scale);
       if (pairs_are_interleaved && ours.find(".attn_q.") != ours.npos)
@@ -171,6 +181,11 @@ class TinyGguf {
            std::vector<std::byte> bytes) {
     tensors_.push_back({name, std::move(shape), type, std::move(bytes)});
   }
+  /// Replaces the numbers of a tensor.
+  void put(const std::string& name, const std::vector<float>& values) {
+    for (TinyTensor& tensor : tensors_)
+      if (tensor.name == name) std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  }
   /// Splits the joint matrix of keys and values of latent attention, as newer files do.
   void split_latent_heads(index_t heads, index_t head_dim, index_t head_dim_v, index_t rank) {
     for (TinyTensor& tensor : std::vector<TinyTensor>(tensors_)) {
@@ -193,6 +208,50 @@ class TinyGguf {
       const std::string block = tensor.name.substr(0, at);
       add(block + "_k_b.weight", {heads, rank, head_dim}, k);
       add(block + "_v_b.weight", {heads, head_dim_v, rank}, v);
+    }
+  }
+  /// Splits the projections of the gated delta rule, as newer files do; gates may become F16.
+  void split_delta(index_t heads, index_t key_dim, index_t values, bool in_f16) {
+    for (TinyTensor& tensor : std::vector<TinyTensor>(tensors_)) {
+      const std::size_t at = tensor.name.find(".ssm_in.");
+      if (at == tensor.name.npos) continue;
+      const index_t width = tensor.shape[1], rows = 2 * (key_dim + values);
+      const auto all = floats(tensor);
+      std::vector<float> qkv, gate;
+      const auto add_rows = [&](std::vector<float>& to, index_t begin, index_t count) {
+        for (index_t h = 0; h < heads; ++h) {
+          const auto from = all.begin() + (h * rows + begin) * width;
+          to.insert(to.end(), from, from + count * width);
+        }
+      };
+      add_rows(qkv, 0, key_dim);
+      add_rows(qkv, key_dim, key_dim);
+      add_rows(qkv, 2 * key_dim, values);
+      add_rows(gate, 2 * key_dim + values, values);
+      std::erase_if(tensors_, [&](const TinyTensor& one) { return one.name == tensor.name; });
+      const std::string block = tensor.name.substr(0, at);
+      add(block + ".attn_qkv.weight", {heads * (2 * key_dim + values), width}, qkv);
+      const std::string name = block + ".attn_gate.weight";
+      if (in_f16) {
+        const std::vector<float16> rounded(gate.begin(), gate.end());
+        const auto bytes = std::as_bytes(std::span(rounded));
+        add(name, {heads * values, width}, GgufType::F16, {bytes.begin(), bytes.end()});
+      } else {
+        add(name, {heads * values, width}, gate);
+      }
+    }
+  }
+  /// Rounds the rows of gates in the joint projections of the gated delta rule to F16.
+  void round_delta_gates(index_t key_dim, index_t values) {
+    for (TinyTensor& tensor : tensors_) {
+      if (tensor.name.find(".ssm_in.") == tensor.name.npos) continue;
+      const index_t width = tensor.shape[1], rows = 2 * (key_dim + values);
+      auto all = floats(tensor);
+      for (index_t n = 0; n < std::ssize(all); ++n) {
+        float& value = all[static_cast<std::size_t>(n)];
+        if (n / width % rows >= 2 * key_dim + values) value = static_cast<float>(float16(value));
+      }
+      std::memcpy(tensor.bytes.data(), all.data(), tensor.bytes.size());
     }
   }
   /// Stores the experts' matrices as MXFP4 blocks, which hold the same numbers.
@@ -234,6 +293,12 @@ class TinyGguf {
     GgufType type;
     std::vector<std::byte> bytes;
   };
+
+  static std::vector<float> floats(const TinyTensor& tensor) {
+    std::vector<float> values(tensor.bytes.size() / sizeof(float));
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    return values;
+  }
 
   /// Stores 32 numbers, each a number of MXFP4 times a power of two.
   static void append_mxfp4(std::span<const float> block, std::vector<std::byte>& to) {
@@ -539,6 +604,96 @@ TEST(GgufArchitectures, Lfm2) {
   TinyGguf llama("llama", "llama");
   llama.set("attention.head_count_kv", std::vector<std::int32_t>{2, 0});
   EXPECT_TRUE(attn_test::contains(error(llama), "be the same for all layers with attention"));
+}
+
+struct TinyQwen3Next : TinyGguf {
+  TinyQwen3Next() : TinyGguf("qwen3_next", "qwen3next") {
+    number("rope.dimension_count", 4);
+    number("expert_shared_feed_forward_length", 20);
+    number("full_attention_interval", 3);
+    number("ssm.conv_kernel", 3);
+    number("ssm.state_size", 6);
+    number("ssm.group_count", 2);
+    number("ssm.time_step_rank", 4);
+    number("ssm.inner_size", 20);
+  }
+};
+
+/// Layers with the gated delta rule, with projections as in older and in newer files.
+TEST(GgufArchitectures, Qwen3Next) {
+  TinyQwen3Next tiny;
+  check(tiny);
+  tiny.split_delta(2, 6, 10, false);
+  check(tiny);
+  tiny.number("full_attention_interval", 4);
+  tiny.set("attention.recurrent_layers", std::vector<bool>{true, true, false});
+  check(tiny);
+}
+
+TEST(GgufArchitectures, Qwen3NextWithGatesOfAnotherType) {
+  TinyQwen3Next older, newer;
+  older.round_delta_gates(6, 10);
+  newer.split_delta(2, 6, 10, true);
+  const auto list = older.golden.load<index_t, 1>("ids_a");
+  const TensorView2<const index_t> ids(list.data(), {1, list.size()});
+  const auto logits = [&](const TinyGguf& tiny) { return LanguageModel(tiny.save()).gpt()(ids); };
+  EXPECT_EQ(attn_test::relative_difference(logits(newer), logits(older).view().select(0, 0)), 0);
+}
+
+/// Rows of quantised blocks stay as they are, in the order of the joint projection.
+TEST(GgufArchitectures, ProjectionsOfTheGatedDeltaRuleKeepTheirBlocks) {
+  const GatedDeltaOptions options = {
+      .num_key_heads = 2, .num_value_heads = 4, .key_dim = 3, .value_dim = 2};
+  constexpr std::size_t kRow = 34;  // a block of Q8_0
+  const auto rows_from = [&](int first, index_t count) {
+    std::vector<std::byte> rows;
+    for (index_t n = 0; n < count; ++n) rows.insert(rows.end(), kRow, std::byte(first + n));
+    return rows;
+  };
+  const std::vector<std::byte> qkv = rows_from(0, 20), gate = rows_from(100, 8);
+  std::vector<std::byte> memory;
+  const GgufTensor joint = detail::gguf_delta_projection(
+      {GgufType::Q8_0, {20, 32}, qkv}, {GgufType::Q8_0, {8, 32}, gate}, options, memory);
+  EXPECT_EQ(joint.type, GgufType::Q8_0);
+  EXPECT_EQ(joint.shape, (std::vector<index_t>{28, 32}));
+  std::vector<int> order;
+  for (std::size_t n = 0; n < joint.bytes.size(); n += kRow)
+    order.push_back(static_cast<int>(joint.bytes[n]));
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 6, 7,  8,  12, 13, 14, 15, 100, 101, 102, 103,
+                                     3, 4, 5, 9, 10, 11, 16, 17, 18, 19, 104, 105, 106, 107}));
+}
+
+TEST(GgufArchitectures, KeysAndTensorsOfTheGatedDeltaRuleAreChecked) {
+  const auto fails = [](const auto& change, std::string_view part) {
+    TinyQwen3Next tiny;
+    change(tiny);
+    std::string error;
+    try {
+      LanguageModel model(tiny.save());
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    EXPECT_TRUE(attn_test::contains(error, part));
+  };
+  const auto sets = [](std::string_view key, index_t value) {
+    return [=](TinyGguf& tiny) { tiny.number(key, value); };
+  };
+  fails(sets("ssm.time_step_rank", 5), "be a multiple of ssm.group_count = 2; found 5");
+  fails(sets("ssm.inner_size", 21), "be a multiple of ssm.time_step_rank = 4; found 21");
+  fails(sets("ssm.conv_kernel", 1), "be at least 2; found 1");
+  fails(sets("ssm.state_size", 1 << 24), "ssm_in");
+  fails(sets("nextn_predict_layers", 1), "nextn_predict_layers");
+  fails(
+      [](TinyGguf& tiny) {
+        tiny.set("attention.recurrent_layers", std::vector<bool>{true, false});
+      },
+      "be one per layer, 3; found 2");
+  fails([](TinyGguf& tiny) { tiny.split_delta(2, 6, 9, false); }, "attn_qkv");
+  fails(
+      [](TinyGguf& tiny) {
+        tiny.put("blk.1.ssm_a", {-1, -2, 0, -3});
+      },
+      "blk.1.ssm_a must be negative; found 0");
 }
 
 TEST(GgufArchitectures, Olmoe) { check(TinyGguf("olmoe", "olmoe")); }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/models/gguf/gated_delta.hpp"
 #include "attn/models/gguf/names.hpp"
 #include "attn/models/gguf/rotary.hpp"
 #include "attn/models/gpt.hpp"
@@ -68,13 +69,16 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
         rows_of.emplace_back(std::move(tensor), rows);
       }
     };
-    if (!has_attention(n)) {
+    if (!has_attention(n) &&
+        options.mixers[static_cast<std::size_t>(n)] == TokenMixer::gated_delta) {
+      check_gguf_delta(file, n, options);
+    } else if (!has_attention(n)) {
       check(weight("shortconv.in_proj"), {3 * dim, dim});
       check(weight("shortconv.conv"), {dim, options.layer.convolution.width});
     } else if (options.layer.latent.kv_lora_rank > 0) {
       check_gguf_latent(file, n, options);
     } else {
-      add("self_attn.q_proj_", heads * attention.head_dim);
+      add("self_attn.q_proj_", (attention.output_gate ? 2 : 1) * heads * attention.head_dim);
       add("self_attn.k_proj_", attention.num_kv_heads * attention.head_dim);
       add("self_attn.v_proj_", attention.num_kv_heads * attention.head_dim_v);
     }
@@ -373,6 +377,21 @@ inline void complete_lfm2(const GgufKeys& keys, GptOptions& options) {
 inline constexpr GgufName kLfm2Names[] = {{"blocks.norm.", "token_embd_norm."},
                                           {".short_conv.", ".shortconv."}};
 
+inline void complete_qwen3next(const GgufKeys& keys, GptOptions& options) {
+  complete_qwen3(keys, options);
+  complete_experts(keys, options);
+  TransformerLayerOptions& layer = options.layer;
+  layer.experts.dim_shared = keys.count("expert_shared_feed_forward_length", layer.dim_feedforward);
+  layer.experts.shared_gate = true;
+  layer.attention.output_gate = true;
+  read_gguf_delta(keys, options);
+}
+inline constexpr GgufName kQwen3NextNames[] = {
+    {".norm2.", ".post_attention_norm."},     {".linear_attn.in_proj_qkvz.", ".ssm_in."},
+    {".linear_attn.in_proj_ba.", ".ssm_ba."}, {".linear_attn.conv1d.", ".ssm_conv1d."},
+    {".linear_attn.dt_bias", ".ssm_dt.bias"}, {".linear_attn.A_log", ".ssm_a"},
+    {".linear_attn.norm.", ".ssm_norm."},     {".linear_attn.out_proj.", ".ssm_out."}};
+
 inline constexpr GgufArchitecture kGgufArchitectures[] = {
     {.name = "llama", .pairs = RotaryPairs::interleaved},
     {.name = "qwen2"},
@@ -392,7 +411,8 @@ inline constexpr GgufArchitecture kGgufArchitectures[] = {
     {.name = "lfm2",
      .complete = complete_lfm2,
      .names = kLfm2Names,
-     .recurrent = TokenMixer::short_convolution}};
+     .recurrent = TokenMixer::short_convolution},
+    {.name = "qwen3next", .complete = complete_qwen3next, .names = kQwen3NextNames}};
 
 inline const GgufArchitecture& gguf_architecture(const GgufFile& file) {
   const auto name = file.get<std::string_view>("general.architecture");
@@ -440,14 +460,16 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
   attention.head_dim = keys.count("attention.key_length", (std::max)(dim / heads, index_t{1}));
   attention.head_dim_v = keys.count("attention.value_length", attention.head_dim);
   attention.separate_in_proj = true;
-  attention.in_proj_bias = file.contains("blk.0.attn_q.bias");
-  attention.out_proj_bias = file.contains("blk.0.attn_output.bias");
   const double scale = keys.finite("attention.scale", 0);
   if (scale != 0) attention.scale = scale;
   attention.softcap = keys.not_negative("attn_logit_softcapping", 0);
   options.logit_softcap = keys.not_negative("final_logit_softcapping", 0);
   attention.rotary = gguf_rotary(file, keys, type.pairs, attention.head_dim, options.max_positions);
   type.complete(keys, options);
+  const auto first = std::find(options.mixers.begin(), options.mixers.end(), TokenMixer::attention);
+  const auto block = options.mixers.empty() ? 0 : first - options.mixers.begin();
+  attention.in_proj_bias = file.contains(concat("blk.", block, ".attn_q.bias"));
+  attention.out_proj_bias = file.contains(concat("blk.", block, ".attn_output.bias"));
   keys.check_all_read(gguf_unread_model_keys());
   check_gguf_tensors(file, type.names, options);
   if (max_positions == 0 && attention.rotary) {
