@@ -273,7 +273,7 @@ TEST(ScoreText, BeginsWhereItIsAskedTo) {
                        "first must lie in 1"));
 }
 
-TEST(AdjustLogits, DoesWhatItsOptionsSay) {
+TEST(SamplingLogits, DoesWhatItsOptionsSay) {
   Tensor1<float> logits({4}, {2, -2, 1, 3});
   const Ids ids = {0, 1, 1};
   adjust_logits(logits.view(), ids,
