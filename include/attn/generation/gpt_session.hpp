@@ -53,8 +53,10 @@ class GptSession {
   /// `batch` sessions: n samples of one prompt, or n questions on one document. The keys of the
   /// tokens so far are stored once, and a step of few tokens reads them once for several rows: see
   /// KvCache::fork(). These tokens can only be removed together, by clear(). Throws ValueError for
-  /// several rows here or a batch below 1.
+  /// several rows here, a batch below 1, and options that hold tensors with an axis of rows,
+  /// queries or keys.
   GptSession fork(index_t batch) const {
+    detail::refuse_extents("GptSession::fork", "options", options_);
     GptSession result(*model_, options_, batch);
     for (const KvCache<T>& cache : caches_) result.caches_.push_back(cache.fork(batch));
     return result;
