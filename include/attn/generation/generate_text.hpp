@@ -84,11 +84,12 @@ class PrefilledPrompts {
 
 /// Answers several conversations of any lengths, each bit for bit as generate_text() alone. Prompts
 /// are prefilled sequentially, those of new sessions before the first callback; the tokens with
-/// which a prompt begins as an earlier one are not computed again, if both sessions are new, but for
-/// at least GptSession::min_prefill_tokens() of the prompt. Then one step decodes a token of each conversation, which reads the weights once for
-/// all of them, until every answer has ended. A conversation with a draft takes steps of its own in
-/// between. All callbacks come from this thread. Throws for the reasons of generate_text(), and
-/// ValueError if sessions do not fit together, see GptSession::step_together().
+/// which a prompt begins as an earlier one are not computed again, if both sessions are new, but
+/// for at least GptSession::min_prefill_tokens() of the prompt. Then one step decodes a token of
+/// each conversation, which reads the weights once for all of them, until every answer has ended. A
+/// conversation with a draft takes steps of its own in between. All callbacks come from this
+/// thread. Throws for the reasons of generate_text(), and ValueError if sessions do not fit
+/// together, see GptSession::step_together().
 inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,
                                                  std::span<const Conversation> conversations) {
   std::vector<std::unique_ptr<detail::TextGeneration>> all;
