@@ -84,6 +84,15 @@ TEST(GenerateSamples, RefusesWhatRowsOfOneSessionCannotDo) {
   EXPECT_TRUE(contains(error(session, {}), "max_new_tokens must"));
   EXPECT_TRUE(contains(error(wide, {.max_new_tokens = 2}), "the session's batch must"));
   EXPECT_TRUE(generate_samples(model, session, ids, {}).empty());
+  const std::vector<index_t> unknown = {1, 262};
+  EXPECT_EQ(error_of<ValueError>([&] { (void)generate_samples(model, session, unknown, {}); }),
+            "[generate_samples] every id must lie in 0 .. 261; found 262.");
+  const Tensor1<index_t> lengths({1}, {2});
+  GptSession<float> of_lengths(model.gpt(), 1, 20, {.mask = key_lengths(lengths)});
+  EXPECT_EQ(error(of_lengths, {.max_new_tokens = 2}),
+            "[generate_samples] the session's options must hold no tensor with an axis of rows, "
+            "queries or keys; found key_lengths.");
+  EXPECT_EQ(of_lengths.length(), 0);
   EXPECT_EQ(session.length(), 0);
 }
 

@@ -42,6 +42,12 @@ TEST(GenerateText, EndTokensWaitForMinNewTokens) {
   const GeneratedText found = answer_to(prompt, options);
   EXPECT_EQ(found.ids.size(), 8u);
   EXPECT_EQ(found.end, AnswerEnd::end_token);
+  for (const index_t wrong : {-3, 41}) {
+    options.min_new_tokens = wrong;
+    EXPECT_EQ(
+        error_of<ValueError>([&] { answer_to(prompt, options); }),
+        "[generate_text] min_new_tokens must lie in 0 .. 40; found " + std::to_string(wrong) + ".");
+  }
 }
 
 TEST(GenerateText, IsGreedyGenerateWithItsText) {
@@ -273,7 +279,7 @@ TEST(ScoreText, BeginsWhereItIsAskedTo) {
                        "first must lie in 1"));
 }
 
-TEST(AdjustLogits, DoesWhatItsOptionsSay) {
+TEST(SamplingLogits, DoesWhatItsOptionsSay) {
   Tensor1<float> logits({4}, {2, -2, 1, 3});
   const Ids ids = {0, 1, 1};
   adjust_logits(logits.view(), ids,

@@ -123,24 +123,57 @@ TEST(GenerateTexts, CommonBeginningsChangeNoBit) {
   }
 }
 
-/// A callback writes other keys to the first session, which the second then holds.
+/// Other keys are written to the first session, which the second then holds.
 TEST(GenerateTexts, CommonBeginningsAreComputedOnce) {
   const LanguageModel model = tiny_model_with(ActivationFormat::exact);
   const Ids ids(60, 3), other(60, 4);
+  const TextGenerationOptions options{.max_new_tokens = 1, .log_probabilities = true};
   const auto log_probability_after = [&](const Ids& first, std::optional<DType> element) {
     GptSession<float> a(model.gpt(), 1, 64), b(model.gpt(), 1, 64, {}, element);
-    const auto rewrite = [&](TensorView1<float>, std::span<const index_t>) {
-      Tensor2<float> logits({1, model.gpt().vocab_size()});
-      a.clear();
-      a.step({other.data(), {1, 60}}, logits);
-    };
-    const Conversation both[] = {{&a, first, {.max_new_tokens = 1, .logit_processor = rewrite}},
-                                 {&b, ids, {.max_new_tokens = 1, .log_probabilities = true}}};
-    return generate_texts(model, both)[1].log_probabilities;
+    detail::TextGeneration of_a(model, a, first, options), of_b(model, b, ids, options);
+    detail::PrefilledPrompts prompts;
+    prompts.prefill(of_a);
+    Tensor2<float> logits({1, model.gpt().vocab_size()});
+    a.clear();
+    a.step({other.data(), {1, 60}}, logits);
+    prompts.prefill(of_b);
+    EXPECT_FALSE(prompts.step(of_b));
+    return of_b.result().log_probabilities;
   };
   EXPECT_NE(log_probability_after(ids, {}), log_probability_after(other, {}));
   // Caches of other elements share nothing.
   EXPECT_EQ(log_probability_after(ids, DType::BF16), log_probability_after(other, DType::BF16));
+}
+
+TEST(GenerateTexts, CallbacksMayChangeSessionsOfCommonBeginnings) {
+  const LanguageModel model = tiny_model_with(ActivationFormat::exact);
+  const Ids ids(60, 3), other(60, 4);
+  GptSession<float> a(model.gpt(), 1, 80), b(model.gpt(), 1, 80), alone(model.gpt(), 1, 80);
+  const TextGenerationOptions options{.max_new_tokens = 6, .log_probabilities = true};
+  const auto rewrite = [&](TensorView1<float>, std::span<const index_t>) {
+    Tensor2<float> logits({1, model.gpt().vocab_size()});
+    a.clear();
+    a.step({other.data(), {1, 60}}, logits);
+  };
+  const Conversation both[] = {{&a, ids, {.max_new_tokens = 1, .logit_processor = rewrite}},
+                               {&b, ids, options}};
+  attn_test::expect_same(generate_texts(model, both)[1], generate_text(model, alone, ids, options));
+}
+
+TEST(GenerateTexts, ChecksAllIdsBeforeItPrefills) {
+  const LanguageModel model = tiny_model_with(ActivationFormat::exact);
+  const Ids ids(60, 3);
+  for (const index_t bad : {-1, 262}) {
+    GptSession<float> a(model.gpt(), 1, 80), b(model.gpt(), 1, 80);
+    Ids wrong = ids;
+    wrong.back() = bad;
+    const Conversation both[] = {{&a, ids, {.max_new_tokens = 2}},
+                                 {&b, wrong, {.max_new_tokens = 2}}};
+    EXPECT_EQ(error_of<ValueError>([&] { generate_texts(model, both); }),
+              "[generate_text] every id must lie in 0 .. 261; found " + std::to_string(bad) + ".");
+    EXPECT_EQ(a.length(), 0);
+    EXPECT_EQ(b.length(), 0);
+  }
 }
 
 TEST(GenerateTexts, TakesOnlySessionsThatFitTogether) {

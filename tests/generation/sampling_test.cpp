@@ -105,7 +105,7 @@ TEST(LikeliestToken, IsArgmaxOfLogitsThatLeaveOne) {
   EXPECT_TRUE(contains(error(-kInf, -kInf), "must be finite; found -inf"));
 }
 
-TEST(Sampler, FrequenciesAreTheProbabilities) {
+TEST(Sampling, FrequenciesAreTheProbabilities) {
   for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
@@ -131,7 +131,7 @@ TEST(Sampler, FrequenciesAreTheProbabilities) {
 }
 
 /// no_repeat_ngram, then temperature, top k, top p, min p and typical p as in transformers.
-TEST(Sampler, KeepsWhatTransformersKeeps) {
+TEST(Sampling, KeepsWhatTransformersKeeps) {
   std::ifstream file(ATTN_TEST_DATA_DIR "/sampling/cases.json");
   for (const nlohmann::json& one : nlohmann::json::parse(file)) {
     const auto list = one.at("logits").get<std::vector<double>>();
@@ -154,7 +154,7 @@ TEST(Sampler, KeepsWhatTransformersKeeps) {
   }
 }
 
-TEST(Sampler, XtcRemovesAllButTheLastOfTheTopChoices) {
+TEST(Sampling, XtcRemovesAllButTheLastOfTheTopChoices) {
   // Probabilities 0.5, 0.25, 0.15, 0.1 at temperature 1; the limits ignore the temperature.
   Tensor1<double> logits({4}, {std::log(0.15), std::log(0.5), std::log(0.1), std::log(0.25)});
   SamplingOptions options{.temperature = 2, .xtc_probability = 1, .xtc_threshold = 0.2};
@@ -172,7 +172,7 @@ TEST(Sampler, XtcRemovesAllButTheLastOfTheTopChoices) {
   EXPECT_NEAR(counts(options, logits, kDraws)[1], kDraws * p, 6 * std::sqrt(kDraws * p * (1 - p)));
 }
 
-TEST(Sampler, MirostatDrawsTokensOfTheTargetSurprise) {
+TEST(Sampling, MirostatDrawsTokensOfTheTargetSurprise) {
   Random random(60);
   const auto logits = random.tensor<double, 1>({500}, 2);
   for (const double tau : {2.0, 4.0, 5.5}) {
@@ -190,7 +190,7 @@ TEST(Sampler, MirostatDrawsTokensOfTheTargetSurprise) {
   for (int i = 0; i < 2000; ++i) EXPECT_LT(fixed(four), 2);
 }
 
-TEST(AdjustLogits, DryGrowsWithTheRepetition) {
+TEST(SamplingLogits, DryGrowsWithTheRepetition) {
   // 4 followed 1 2 3, and 5 followed 2 3: both continue the end 1 2 3.
   const std::vector<index_t> ids{1, 2, 3, 4, 2, 3, 5, 1, 2, 3};
   Tensor1<float> logits({8});
@@ -205,7 +205,7 @@ TEST(AdjustLogits, DryGrowsWithTheRepetition) {
 }
 
 /// Compares every end of the text with every earlier place.
-TEST(AdjustLogits, ContinuationsAreThoseOfPlainLoops) {
+TEST(SamplingLogits, ContinuationsAreThoseOfPlainLoops) {
   for (std::uint64_t draw = 0; draw < attn_test::draws(300); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
@@ -227,7 +227,7 @@ TEST(AdjustLogits, ContinuationsAreThoseOfPlainLoops) {
   }
 }
 
-TEST(AdjustLogits, ErrorsOfTheNewOptions) {
+TEST(SamplingLogits, ErrorsOfTheNewOptions) {
   const auto error = [](const LogitOptions& options) {
     Tensor1<float> logits({4});
     return error_of<ValueError>([&] { adjust_logits(logits.view(), {}, options); });
@@ -239,7 +239,7 @@ TEST(AdjustLogits, ErrorsOfTheNewOptions) {
   EXPECT_TRUE(contains(error({.no_repeat_ngram = -1}), "no_repeat_ngram must be at least 0"));
 }
 
-TEST(Sampler, OneCandidateIsTheLikeliest) {
+TEST(Sampling, OneCandidateIsTheLikeliest) {
   Random random(50);
   for (int i = 0; i < 20; ++i) {
     const auto logits = random.tensor<double, 1>({100});
@@ -257,7 +257,7 @@ TEST(Sampler, OneCandidateIsTheLikeliest) {
   EXPECT_EQ(first(Tensor1<double>({3}, {0, 1e-20, -1})), 1);
 }
 
-TEST(Sampler, SeedAndStreamFixTheTokens) {
+TEST(Sampling, SeedAndStreamFixTheTokens) {
   const Tensor1<float> logits({10});
   const auto draws = [&](std::uint64_t seed, std::uint32_t stream) {
     Sampler sampler({.seed = seed}, 10, stream);
@@ -275,7 +275,7 @@ TEST(Sampler, SeedAndStreamFixTheTokens) {
             (std::vector<index_t>{7, 7, 1, 9, 1, 6, 4, 8, 8, 2, 2, 2, 5, 8, 2, 0}));
 }
 
-TEST(SamplerErrors, OptionsAndLogits) {
+TEST(SamplingErrors, OptionsAndLogits) {
   const auto error = [](const SamplingOptions& options, index_t vocab_size = 4) {
     return error_of<ValueError>([&] { Sampler sampler(options, vocab_size); });
   };

@@ -189,6 +189,11 @@ TEST(SessionFork, RefusesWhatSharedKeysCannotDo) {
   session.step(tokens, logits);
   EXPECT_TRUE(contains(error_of<ValueError>([&] { (void)two.fork(2); }), "[KvCache::fork]"));
   EXPECT_TRUE(contains(error_of<ValueError>([&] { (void)session.fork(0); }), "batch must"));
+  const Tensor1<index_t> lengths({1}, {2});
+  const GptSession<float> of_lengths(model, 1, 20, {.mask = key_lengths(lengths)});
+  EXPECT_EQ(error_of<ValueError>([&] { (void)of_lengths.fork(1); }),
+            "[GptSession::fork] options must hold no tensor with an axis of rows, queries or keys; "
+            "found key_lengths.");
   GptSession<float> fork = session.fork(1);
   EXPECT_FALSE(fork.can_truncate_to(4));
   EXPECT_THROW(fork.truncate_to(4), ValueError);

@@ -354,6 +354,36 @@ TEST(TreeText, CallbacksMustNotChangeTheSession) {
   }
 }
 
+TEST(TreeText, DraftsMustNotChangeTheSession) {
+  const attn_test::TempFolder folder;
+  const LanguageModel model(attn_test::TinyLlama(7).save(folder));
+  const Tensor2<index_t> prompt({1, 2}, {1, 2});
+  GptSession<float> session(model.gpt(), 1, 64);
+  Tensor2<float> logits({1, session.vocab_size()});
+  const std::function<void()> changes[] = {[&] { session.clear(); },
+                                           [&] { session.truncate_to(1); },
+                                           [&] { session.step(prompt, logits); }};
+  for (const auto& change : changes) {
+    for (const DraftTree& proposed : {DraftTree(), DraftTree(Ids{1})}) {
+      const Draft draft = [&](auto, index_t) {
+        change();
+        return proposed;
+      };
+      session.clear();
+      EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                             generate(session, prompt, {.max_new_tokens = 6, .draft = draft});
+                           }),
+                           "[generate] the session's length after callbacks must lie in 2 .. 2"));
+      session.clear();
+      TextGenerationOptions options{.max_new_tokens = 6};
+      options.draft = draft;
+      EXPECT_TRUE(contains(
+          error_of<ValueError>([&] { generate_text(model, session, prompt.elements(), options); }),
+          "[generate_text] the session's length after callbacks must lie in 2 .. 2"));
+    }
+  }
+}
+
 TEST(TreeText, RefusesTreesThatAreNone) {
   const attn_test::TempFolder folder;
   const LanguageModel model(attn_test::TinyLlama(7).save(folder));

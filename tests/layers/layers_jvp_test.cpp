@@ -183,6 +183,67 @@ TEST(LayersJvp, EncoderLayerAgreesWithCentralDifferences) {
   }
 }
 
+/// jvp(layer, tangents, x, d_x, out, d_out) against central differences.
+template <class Layer, class Jvp, class Forward>
+void expect_layer_tangent(const std::string& name, Random& random, Layer layer, Index out_dim,
+                          Direction direction, const Jvp& jvp, const Forward& forward) {
+  SCOPED_TRACE(name);
+  draw_parameters(random, layer, 0.5);
+  Layer tangents = attn::gradients_of(layer);
+  auto x = random.tensor<double, 3>({2, 3, 8});
+  const auto d_x = random.tensor<double, 3>(x.shape());
+  direction.add(x, d_x);
+  direction.add_parameters(random, layer, tangents);
+  TokenFeatures out({2, 3, out_dim}), d_out(out.shape());
+  jvp(layer, tangents, x, d_x, out, d_out);
+  const auto run = [&] {
+    TokenFeatures y(out.shape());
+    forward(layer, x, y);
+    return y;
+  };
+  EXPECT_EQ(unlike(out, run()), "");
+  expect_tangent(direction, run, d_out, 1e-5);
+}
+
+TEST(LayersJvp, SmallLayersAgreeWithCentralDifferences) {
+  Random random(300);
+  const auto jvp = [](auto&... all) { attn::jvp(all...); };
+  const auto forward = [](const auto& layer, const auto& x, auto& y) { layer.forward(x, y); };
+  const auto check = [&](const std::string& name, auto layer, Index out_dim) {
+    expect_layer_tangent(name, random, std::move(layer), out_dim, {}, jvp, forward);
+  };
+  for (const bool bias : {false, true}) {
+    check("Linear", attn::Linear<double>(8, 5, bias), 5);
+    check("layer norm", attn::Norm<double>(attn::NormKind::layer, 8, 1e-5, bias), 8);
+    for (const auto activation : {attn::Activation::gelu, attn::Activation::silu}) {
+      for (const bool gated : {false, true}) {
+        check("FeedForward",
+              attn::FeedForward<double>(attn::FeedForwardOptions{.d_model = 8,
+                                                                 .dim_feedforward = 6,
+                                                                 .activation = activation,
+                                                                 .gated = gated,
+                                                                 .bias = bias}),
+              8);
+      }
+    }
+    attn::Embedding<double> words(7, 8);
+    for (double& w : words.weight.elements()) w = random.normal();
+    const auto d_table = random.tensor<double, 2>({7, 8});
+    for (const bool tied : {false, true}) {
+      Direction of_table;
+      if (tied) of_table.add(words.weight, d_table);
+      expect_layer_tangent(
+          "OutputProjection", random, attn::OutputProjection<double>(8, 7, tied, bias), 7, of_table,
+          [&](const auto& layer, const auto& tangents, const auto& x, const auto& d_x, auto& out,
+              auto& d_out) {
+            attn::jvp(layer, tangents, x, d_x, words.weight, d_table, out, d_out);
+          },
+          [&](const auto& layer, const auto& x, auto& y) { layer.forward(x, words, y); });
+    }
+  }
+  check("RMS norm", attn::Norm<double>(attn::NormKind::rms, 8, 1e-5), 8);
+}
+
 /// The call applies no dropout, and checks its arguments before it writes.
 TEST(LayersJvp, InputEmbeddingTakesTangentsOfTablesAndNorm) {
   for (std::uint64_t n = 0; n < 8; ++n) {

@@ -278,8 +278,8 @@ void agree_on_shards(Communicator& communicator, index_t vocab_size, F build,
 /// Refers to communicator. Throws ValueError on every rank, and leaves the model unchanged, for
 /// latent attention, recurrent mixers, query_key_norm_of_all_heads, attention without an output
 /// projection, weights of 16 bits that are not compressed, a model that has been sharded already,
-/// and models, or instruction sets (active_isa()), that differ between ranks. A sharded model cannot be saved; calls with functors, and options with a value for each
-/// head, are errors.
+/// and models, or instruction sets (active_isa()), that differ between ranks. A sharded model
+/// cannot be saved; calls with functors, and options with a value for each head, are errors.
 template <class T>
 void shard(Encoder<T>& encoder, Communicator& communicator) {
   std::optional<detail::StackPart<T>> part;

@@ -90,14 +90,18 @@ concept VerifiesDrafts =
     };
 
 /// What `draft` proposes after `ids`, of which the session has processed all but the last, for an
-/// answer of `left` more tokens; depth-first. Throws ValueError for a tree out of range.
+/// answer of `left` more tokens; depth-first. Throws ValueError for a tree out of range, and if
+/// `draft` changes the session.
 template <VerifiesDrafts Session>
 DraftTree ask_draft(std::string_view function, const Session& session, const Draft& draft,
                     std::span<const index_t> ids, index_t left) {
   // The last requested token needs no step of its own.
   const index_t max_drafted = (std::min)(session.max_decode_tokens(), left) - 1;
   if (max_drafted < 1) return {};
+  const index_t length = session.length();
   DraftTree tree = draft(ids, max_drafted);
+  check_generation(function, "the session's length after callbacks", session.length(), length,
+                   length);
   check_generation(function, "the number of parents of a draft", std::ssize(tree.parents),
                    tree.size(), tree.size());
   const TensorView1<const index_t> parents(tree.parents.data(), {tree.size()});

@@ -64,7 +64,8 @@ void assert_generates() {
 /// with; a row that ends before others is fed its last token until they end. clear() of a session
 /// starts anew. With a draft, one step verifies several tokens, and the result has the same bits. A
 /// session needs room for the longest prompt and max_new_tokens - 1 tokens. Throws ShapeError or
-/// ValueError before the model is called, then what its step() and likeliest_token() throw.
+/// ValueError before the model is called, then what its step() and likeliest_token() throw, and
+/// ValueError for a draft that is no tree or changes the session.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
                                            const GenerationOptions& options) {

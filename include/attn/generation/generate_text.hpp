@@ -11,9 +11,9 @@ ATTN_NAMESPACE_BEGIN
 
 /// Generates an answer after `ids`. The session, of one row and of this model, must have processed
 /// the first session.length() of ids: only the rest is computed. Afterwards it has processed all
-/// tokens but the last. Throws ValueError for options out of range, if ids do not extend the
-/// processed tokens or do not fit in the session, and if a callback changes the session so that it
-/// no longer fits the tokens; if a callback throws, the session keeps the tokens that it has
+/// tokens but the last. Throws ValueError for options and ids out of range, if ids do not extend
+/// the processed tokens or do not fit in the session, and if a callback changes the session so that
+/// it no longer fits the tokens; if a callback throws, the session keeps the tokens that it has
 /// processed.
 inline GeneratedText generate_text(const LanguageModel& model, GptSession<float>& session,
                                    std::span<const index_t> ids,
@@ -33,23 +33,27 @@ namespace detail {
 /// The prompts that sessions have prefilled in one call of generate_texts().
 class PrefilledPrompts {
  public:
-  /// Takes the first step of a conversation. If an earlier prompt has a beginning in common with
-  /// its prompt, copies keys and values of the tokens in common, where that keeps the bits. Returns
-  /// whether the answer continues.
-  bool step(TextGeneration& one) {
+  /// Prefills the prompt of a new session that may share keys and values; others remain for
+  /// step(). If an earlier prompt has a beginning in common with it, copies keys and values of the
+  /// tokens in common, where that keeps the bits. Calls no callback, which could change a session.
+  void prefill(TextGeneration& one) {
     GptSession<float>& session = one.session();
     const std::vector<index_t> ids(one.context().begin(), one.context().end());
     const std::optional<index_t> least = session.min_prefill_tokens();
-    if (least && session.length() == 0 && !one.is_full() && std::ssize(ids) >= *least) {
-      copy_beginning({ids.begin(), ids.end() - *least}, session);
-      all_.push_back({&session, ids});
-    }
-    return one.step();
+    if (!least || session.length() > 0 || one.is_full() || std::ssize(ids) < *least) return;
+    copy_beginning({ids.begin(), ids.end() - *least}, session);
+    one.prefill();
+    all_.push_back({&one, ids});
+  }
+  /// Takes the first step of a conversation. Returns whether the answer continues.
+  bool step(TextGeneration& one) const {
+    const bool is_prefilled = std::ranges::count(all_, &one, &Prompt::text) > 0;
+    return is_prefilled ? one.accept_prefilled() : one.step();
   }
 
  private:
   struct Prompt {
-    GptSession<float>* session;
+    TextGeneration* text;
     std::vector<index_t> ids;
   };
 
@@ -58,9 +62,9 @@ class PrefilledPrompts {
     const GptSession<float>* from = nullptr;
     for (const Prompt& one : all_) {
       const index_t same = std::ranges::mismatch(ids, one.ids).in1 - ids.begin();
-      if (same <= most || same > one.session->length() || !to.is_like(*one.session)) continue;
+      if (same <= most || !to.is_like(one.text->session())) continue;
       most = same;
-      from = one.session;
+      from = &one.text->session();
     }
     for (std::size_t n = 0; from != nullptr && n < to.caches().size(); ++n) {
       const KvCache<float>& cache = from->caches()[n];
@@ -79,12 +83,13 @@ class PrefilledPrompts {
 }  // namespace detail
 
 /// Answers several conversations of any lengths, each bit for bit as generate_text() alone. Prompts
-/// are prefilled sequentially; the tokens with which a prompt begins as an earlier one are not
-/// computed again, if both sessions are new, but for at least GptSession::min_prefill_tokens() of
-/// the prompt. Then one step decodes a token of each conversation, which reads the weights once for
-/// all of them, until every answer has ended. A conversation with a draft takes steps of its own in
-/// between. All callbacks come from this thread. Throws for the reasons of generate_text(), and
-/// ValueError if sessions do not fit together, see GptSession::step_together().
+/// are prefilled sequentially, those of new sessions before the first callback; the tokens with
+/// which a prompt begins as an earlier one are not computed again, if both sessions are new, but
+/// for at least GptSession::min_prefill_tokens() of the prompt. Then one step decodes a token of
+/// each conversation, which reads the weights once for all of them, until every answer has ended. A
+/// conversation with a draft takes steps of its own in between. All callbacks come from this
+/// thread. Throws for the reasons of generate_text(), and ValueError if sessions do not fit
+/// together, see GptSession::step_together().
 inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,
                                                  std::span<const Conversation> conversations) {
   std::vector<std::unique_ptr<detail::TextGeneration>> all;
@@ -101,6 +106,9 @@ inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,
         std::make_unique<detail::TextGeneration>(model, *one.session, one.ids, one.options));
   }
   detail::PrefilledPrompts prompts;
+  for (const auto& one : all) {
+    if (!one->next_token()) prompts.prefill(*one);
+  }
   for (const auto& one : all) {
     if (one->next_token() || prompts.step(*one)) going.push_back(one.get());
   }
@@ -135,12 +143,14 @@ inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,
 /// usually differ in their seeds. The prompt is prefilled once. A fork of the session then decodes
 /// a token of every continuation in each step: they share the keys of the prompt, and weights are
 /// read once for all. Continuations that have ended are computed until all have. Afterwards the
-/// session has processed all of ids. Throws for the reasons of generate_text(), and ValueError for
-/// options with a draft or keep.
+/// session has processed all of ids, unless `options` are none. Throws for the reasons of
+/// generate_text() and GptSession::fork(), and ValueError for options with a draft or keep.
 inline std::vector<GeneratedText> generate_samples(const LanguageModel& model,
                                                    GptSession<float>& session,
                                                    std::span<const index_t> ids,
                                                    std::span<const TextGenerationOptions> options) {
+  detail::check_ids("generate_samples", ids, session.vocab_size());
+  detail::refuse_extents("generate_samples", "the session's options", session.options());
   std::vector<std::unique_ptr<detail::TextGeneration>> all;
   for (const TextGenerationOptions& one : options) {
     if (one.draft || one.keep) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <concepts>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,10 @@ inline void check_generation(std::string_view function, std::string_view argumen
   throw ValueError(message(function, argument,
                            "lie in " + std::to_string(lowest) + " .. " + std::to_string(highest),
                            std::to_string(found)));
+}
+
+inline void check_ids(std::string_view function, std::span<const index_t> ids, index_t vocab_size) {
+  for (const index_t id : ids) check_generation(function, "every id", id, 0, vocab_size - 1);
 }
 
 /// The number of further tokens per row that a session takes; unlimited for a session without

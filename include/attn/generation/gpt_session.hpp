@@ -53,8 +53,14 @@ class GptSession {
   /// `batch` sessions: n samples of one prompt, or n questions on one document. The keys of the
   /// tokens so far are stored once, and a step of few tokens reads them once for several rows: see
   /// KvCache::fork(). These tokens can only be removed together, by clear(). Throws ValueError for
-  /// several rows here or a batch below 1.
+  /// several rows here, a batch below 1, dropout, and options that hold tensors with an axis of
+  /// rows, queries or keys.
   GptSession fork(index_t batch) const {
+    detail::refuse_extents("GptSession::fork", "options", options_);
+    if (options_.dropout.p > 0) {  // what it drops depends on the row
+      throw ValueError(message("GptSession::fork", "options", "have no dropout",
+                               "p = " + std::to_string(options_.dropout.p)));
+    }
     GptSession result(*model_, options_, batch);
     for (const KvCache<T>& cache : caches_) result.caches_.push_back(cache.fork(batch));
     return result;
@@ -106,8 +112,8 @@ class GptSession {
   /// One step of several sessions of one model, each of one row and any length: token i of tokens
   /// (n) to row i of logits (n, vocab_size). Each row has the bits of a step of its own, but
   /// weights are read once for all rows. Uses the execution of the first session. Throws
-  /// ShapeError; ValueError unless all sessions have the same model, one row, and the same options,
-  /// which must not hold tensors with an axis of rows, queries or keys; ValueError for ids outside
+  /// ShapeError; ValueError unless all sessions have the same model, one row, the same options, instruction
+  /// set and matmul_precision; options must not hold tensors with an axis of rows, queries or keys; ValueError for ids outside
   /// the vocabulary and full caches. On error all sessions stay unchanged.
   static void step_together(std::span<GptSession* const> sessions,
                             TensorView1<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
@@ -172,13 +178,12 @@ class GptSession {
     return min_tokens;
   }
 
-  /// Whether the same steps have the same bits in both sessions: the same model, instruction set
-  /// and element of caches, and equal options, which hold no tensors with an axis of rows, queries
+  /// Whether the same steps have the same bits in both sessions: the same model and element of
+  /// caches, and equal options, which hold no tensors with an axis of rows, queries
   /// or keys.
   bool is_like(const GptSession& other) const {
     const auto of = [](const GptSession& x) {
-      return std::tuple(x.model_, x.options_.execution.instruction_set(),
-                        *x.caches_[0].options().element, x.caches_[0].options().window);
+      return std::tuple(x.model_, *x.caches_[0].options().element, x.caches_[0].options().window);
     };
     return of(*this) == of(other) && are_alike(options_, other.options_) &&
            detail::option_with_extents(options_).empty() &&
@@ -240,6 +245,9 @@ class GptSession {
   bool splits_alike() const {
     Mask mask = options_.mask;
     mask.causal = false;
+    AttentionOptions<Accumulator<T>> others = options_;
+    others.batch_alibi_slopes = {};  // of rows, which all tokens of a step share
+    if (!detail::option_with_extents(others).empty()) return false;
     const bool masks = mask.num_dense > 0 || mask.has_intervals() || options_.dropout.p > 0 ||
                        options_.offset.kind != QueryOffset::Kind::bottom_right;
     if (masks || caches_[0].options().window > 0) return false;
@@ -249,14 +257,15 @@ class GptSession {
     });
   }
 
-  /// Whether all options but execution are equal, for options without an axis of rows, queries or
-  /// keys.
+  /// Whether all options that the bits depend on are equal, for options without an axis of rows,
+  /// queries or keys.
   static bool are_alike(const AttentionOptions<Accumulator<T>>& a,
                         const AttentionOptions<Accumulator<T>>& b) {
     const auto of = [](const AttentionOptions<Accumulator<T>>& o) {
       return std::tuple(o.mask.causal, o.mask.left, o.mask.right, o.mask.chunk, o.scale, o.softcap,
                         o.offset.kind, o.offset.value, o.first_key, o.masked_row, o.dropout.p,
-                        o.dropout.seed, o.precision);
+                        o.dropout.seed, o.precision, o.execution.instruction_set(),
+                        o.execution.matmul_precision_used());
     };
     return of(a) == of(b) && detail::is_same_view(a.alibi_slopes, b.alibi_slopes) &&
            detail::is_same_view(a.relative_bias, b.relative_bias) &&

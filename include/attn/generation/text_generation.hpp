@@ -90,6 +90,9 @@ class TextGeneration {
     const index_t seen = session.length();
     check_generation("generate_text", "the session's batch", session.batch(), 1, 1);
     check_generation("generate_text", "max_new_tokens", options.max_new_tokens, 1);
+    check_generation("generate_text", "min_new_tokens", options.min_new_tokens, 0,
+                     options.max_new_tokens);
+    check_ids("generate_text", ids, session.vocab_size());
     if (options.keep) {
       check_generation("generate_text", "keep", *options.keep, 0, limit_ - 1);
       check_generation("generate_text", "the number of ids", std::ssize(ids), seen + 1);
@@ -124,6 +127,16 @@ class TextGeneration {
   /// Takes the logits of the next token from a joint step, (vocab_size). Returns whether the answer
   /// continues.
   bool accept(TensorView1<float> logits) { return take(choose(logits)); }
+
+  /// The first step in two parts, for a prompt that fits: the first calls no callback, the second
+  /// returns whether the answer continues.
+  void prefill() {
+    logits_ = Tensor3<float>({1, 1, session_.vocab_size()});
+    const TensorView1<const index_t> all(result_.context.data(), {std::ssize(result_.context)});
+    session_.step(all.slice(0, session_.length(), all.extent(0)).unsqueeze(0),
+                  logits_.view().select(1, 0));
+  }
+  bool accept_prefilled() { return accept(logits_.view().select(0, 0).select(0, 0)); }
 
   /// Feeds the session its unprocessed tokens, and a draft after them. Returns whether the answer
   /// continues.

@@ -42,7 +42,8 @@ void forward(const GatedDelta<T>& layer, Input3<T> x, Output3<T> out, GatedDelta
 }
 
 /// Computes d_x (batch, seq, d_model) = its gradient + residual, and adds the gradients of the
-/// parameters to `gradients`. d_x may be the residual. Throws ShapeError before anything is written.
+/// parameters to `gradients`. d_x may be the residual. Throws ShapeError before anything is
+/// written.
 template <class T>
 void backward(const GatedDelta<T>& layer, Input3<T> d_out, GatedDeltaSaved<T>& saved,
               Output3<T> d_x, GatedDelta<Accumulator<T>>& gradients, Input3<T> residual = {},

@@ -37,7 +37,8 @@ void forward(const ShortConvolution<T>& layer, Input3<T> x, Output3<T> out,
 }
 
 /// Computes d_x (batch, seq, d_model) = its gradient + residual, and adds the gradients of the
-/// parameters to `gradients`. d_x may be the residual. Throws ShapeError before anything is written.
+/// parameters to `gradients`. d_x may be the residual. Throws ShapeError before anything is
+/// written.
 template <class T>
 void backward(const ShortConvolution<T>& layer, Input3<T> d_out, ShortConvolutionSaved<T>& saved,
               Output3<T> d_x, ShortConvolution<Accumulator<T>>& gradients, Input3<T> residual = {},
