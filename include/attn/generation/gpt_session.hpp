@@ -112,9 +112,10 @@ class GptSession {
   /// One step of several sessions of one model, each of one row and any length: token i of tokens
   /// (n) to row i of logits (n, vocab_size). Each row has the bits of a step of its own, but
   /// weights are read once for all rows. Uses the execution of the first session. Throws
-  /// ShapeError; ValueError unless all sessions have the same model, one row, the same options, instruction
-  /// set and matmul_precision; options must not hold tensors with an axis of rows, queries or keys; ValueError for ids outside
-  /// the vocabulary and full caches. On error all sessions stay unchanged.
+  /// ShapeError; ValueError unless all sessions have the same model, one row, and the same options,
+  /// instruction set and matmul_precision; options must not hold tensors with an axis of rows,
+  /// queries or keys; ValueError for ids outside the vocabulary and full caches. On error all
+  /// sessions stay unchanged.
   static void step_together(std::span<GptSession* const> sessions,
                             TensorView1<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     const index_t n = std::ssize(sessions);
