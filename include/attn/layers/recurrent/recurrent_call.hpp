@@ -69,8 +69,9 @@ void check_recurrent_call(std::string_view function, index_t dim, index_t state_
 
 /// Throws ShapeError unless the arguments of backward have the shape of x.
 template <class T>
-void check_recurrent_backward(std::string_view function, const Shape<3>& x, Input3<T> d_out,
-                              Output3<T> d_x, Input3<T> residual) {
+void check_recurrent_backward(std::string_view function, const Shape<3>& x,
+                              const TensorView3<const T>& d_out, const TensorView3<T>& d_x,
+                              const TensorView3<const T>& residual) {
   check_shape(function, "d_out", x, d_out.shape());
   check_shape(function, "d_x", x, d_x.shape());
   if (residual) check_shape(function, "residual", x, residual.shape());
