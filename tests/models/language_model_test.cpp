@@ -114,8 +114,8 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
   };
   fails(set("general.architecture", std::string("gpt2")),
         "general.architecture\" must be one of llama, qwen2, qwen3, qwen2moe, qwen3moe, phi3, "
-        "gpt-oss, gemma, gemma2, gemma3, olmo2, olmoe, deepseek2, granite, smollm3, lfm2; "
-        "found \"gpt2\"");
+        "gpt-oss, gemma, gemma2, gemma3, olmo2, olmoe, deepseek2, granite, smollm3, lfm2, "
+        "qwen3next; found \"gpt2\"");
   fails(set("llama.embedding_length", std::uint32_t{33}), "divide 33");
   fails(set("llama.embedding_length", std::uint32_t{64}),
         "tensor \"token_embd.weight\" must have shape (262, 64); found (262, 32)");
