@@ -1,5 +1,4 @@
-// generate_text, generate_texts, generate_samples, score_text: text in, text or log-probabilities
-// out.
+// generate_text, generate_texts, generate_samples, score_text: text in, text or log-probabilities.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
