@@ -569,8 +569,8 @@ int main(int argc, char** argv) {
   examples::add_number(app, "--draft-tree", o.draft_tree, index_t{1},
                        "Speculate on this many continuations at once; 1: one; same answer");
   examples::add_number(app, "--samples", o.samples, index_t{1},
-                       "Print this many answers to the prompt, decoded together; sample i has the "
-                       "seed --seed + i - 1")
+                       "Print this many answers, decoded together; sample i has the seed --seed + "
+                       "i - 1")
       ->excludes(keep)
       ->excludes(lookup)
       ->excludes(draft);

@@ -257,7 +257,7 @@ int main(int argc, char** argv) {
   CLI::App app("Finds the lines of a text that are nearest in meaning to QUERY.");
   app.footer(
       "Lines end at \\n or \\r\\n. An empty line is a line too. Lines are truncated to 256 tokens, "
-      "about 200 words. Needs the weights of all-MiniLM-L6-v2, sh examples/fetch_model.sh, or "
+      "about 200 words.\nNeeds the weights of all-MiniLM-L6-v2, sh examples/fetch_model.sh, or "
       "--model.");
   app.add_option("--file", options.file, "Text to search; default: standard input");
   app.add_option("--model", options.model,

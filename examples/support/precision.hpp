@@ -21,8 +21,8 @@ inline const std::map<std::string, attn::ActivationFormat> kActivations = {
 inline void add_precision(CLI::App& app, std::string& precision) {
   app.add_option(
          "--precision", precision,
-         "exact (float), high or medium (float, as torch.set_float32_matmul_precision), bf16 or "
-         "int8 (weights and activations), f16 (weights)")
+         "exact (float), high or medium (PyTorch's float32 matmul precision), bf16, int8, or f16 "
+         "(weights)")
       ->capture_default_str();
 }
 
