@@ -19,10 +19,9 @@ inline const std::map<std::string, attn::ActivationFormat> kActivations = {
     {"int8", attn::ActivationFormat::int8}};
 
 inline void add_precision(CLI::App& app, std::string& precision) {
-  app.add_option(
-         "--precision", precision,
-         "exact (float), high or medium (PyTorch's float32 matmul precision), bf16, int8, or f16 "
-         "(weights)")
+  app.add_option("--precision", precision,
+                 "exact (float), high or medium (PyTorch's matmul precision), bf16, int8, or f16 "
+                 "(weights)")
       ->capture_default_str();
 }
 
