@@ -102,8 +102,7 @@ int main(int argc, char** argv) {
   CLI::App app("Writes the GGUF file IN to OUT with its matrices in another type.");
   app.footer(
       "Quantising again loses accuracy.\nMatrices of a type that this program cannot write, such "
-      "as "
-      "Q4_K, can be converted to one that it can.");
+      "as Q4_K, can be converted to one that it can.");
   app.add_option("IN", options.in, "A GGUF file");
   app.add_option("OUT", options.out, "May be the same file as IN, which is replaced atomically");
   app.add_option("--type", options.type, "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1")
