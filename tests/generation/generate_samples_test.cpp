@@ -4,24 +4,19 @@
 #include "attn/generation/generate_text.hpp"
 
 #include "support/error_of.hpp"
-#include "support/files/temp_folder.hpp"
 #include "support/models/generated_text.hpp"
-#include "support/models/tiny_llama.hpp"
+#include "support/models/tiny_model.hpp"
 
 namespace attn {
 namespace {
 
 using attn_test::contains;
 using attn_test::error_of;
-
-LanguageModel model_of_samples(ActivationFormat activations) {
-  const attn_test::TempFolder folder;
-  return LanguageModel(attn_test::TinyLlama(7).save(folder), {.activations = activations});
-}
+using attn_test::tiny_language_model;
 
 TEST(GenerateSamples, GivesEachContinuationWhatItGetsAlone) {
-  const LanguageModel exact = model_of_samples(ActivationFormat::exact),
-                      int8 = model_of_samples(ActivationFormat::int8);
+  const LanguageModel exact = tiny_language_model(),
+                      int8 = tiny_language_model(ActivationFormat::int8);
   for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
     attn_test::Random random(draw);
     SCOPED_TRACE(random.trace());
@@ -70,7 +65,7 @@ TEST(GenerateSamples, GivesEachContinuationWhatItGetsAlone) {
 }
 
 TEST(GenerateSamples, RefusesWhatRowsOfOneSessionCannotDo) {
-  const LanguageModel model = model_of_samples(ActivationFormat::exact);
+  const LanguageModel model = tiny_language_model();
   GptSession<float> session(model.gpt(), 1, 20), wide(model.gpt(), 2, 20);
   const std::vector<index_t> ids = {1, 2, 3};
   const auto error = [&](GptSession<float>& one, const TextGenerationOptions& options) {

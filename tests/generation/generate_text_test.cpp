@@ -5,9 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "support/error_of.hpp"
-#include "support/files/temp_folder.hpp"
 #include "support/models/generated_text.hpp"
-#include "support/models/tiny_llama.hpp"
+#include "support/models/tiny_model.hpp"
 
 namespace attn {
 namespace {
@@ -16,13 +15,8 @@ using attn_test::contains;
 using attn_test::error_of;
 using Ids = std::vector<index_t>;
 
-LanguageModel tiny_model_of(ActivationFormat activations) {
-  const attn_test::TempFolder folder;
-  return LanguageModel(attn_test::TinyLlama(7).save(folder), {.activations = activations});
-}
-
 const LanguageModel& tiny_model() {
-  static const LanguageModel model = tiny_model_of(ActivationFormat::exact);
+  static const LanguageModel model = attn_test::tiny_language_model();
   return model;
 }
 
@@ -181,9 +175,8 @@ TEST(GenerateText, AFullContextGoesOnAsAFreshSessionWould) {
 }
 
 TEST(GenerateText, SpeculationChangesNoBit) {
-  attn_test::TinyLlama other(8);
-  const attn_test::TempFolder folder;
-  const LanguageModel small(other.save(folder)), int8 = tiny_model_of(ActivationFormat::int8);
+  const LanguageModel small = attn_test::tiny_language_model(ActivationFormat::exact, 8),
+                      int8 = attn_test::tiny_language_model(ActivationFormat::int8);
   for (std::uint64_t draw = 0; draw < attn_test::draws(40); ++draw) {
     attn_test::Random random(draw);
     const LanguageModel& model = draw % 2 == 0 ? tiny_model() : int8;

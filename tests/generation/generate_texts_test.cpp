@@ -7,25 +7,20 @@
 #include "attn/generation/generate_text.hpp"
 
 #include "support/error_of.hpp"
-#include "support/files/temp_folder.hpp"
 #include "support/models/generated_text.hpp"
-#include "support/models/tiny_llama.hpp"
+#include "support/models/tiny_model.hpp"
 
 namespace attn {
 namespace {
 
 using attn_test::contains;
 using attn_test::error_of;
+using attn_test::tiny_language_model;
 using Ids = std::vector<index_t>;
 
-LanguageModel tiny_model_with(ActivationFormat activations, std::uint64_t seed = 7) {
-  const attn_test::TempFolder folder;
-  return LanguageModel(attn_test::TinyLlama(seed).save(folder), {.activations = activations});
-}
-
 TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
-  const LanguageModel exact = tiny_model_with(ActivationFormat::exact),
-                      int8 = tiny_model_with(ActivationFormat::int8);
+  const LanguageModel exact = tiny_language_model(),
+                      int8 = tiny_language_model(ActivationFormat::int8);
   for (std::uint64_t draw = 0; draw < attn_test::draws(40); ++draw) {
     attn_test::Random random(draw);
     SCOPED_TRACE(random.trace());
@@ -75,8 +70,8 @@ TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
 /// Prompts of one stem, cut and continued at random, in sessions that may differ; also models and
 /// options that refuse to share.
 TEST(GenerateTexts, CommonBeginningsChangeNoBit) {
-  const LanguageModel exact = tiny_model_with(ActivationFormat::exact),
-                      int8 = tiny_model_with(ActivationFormat::int8);
+  const LanguageModel exact = tiny_language_model(),
+                      int8 = tiny_language_model(ActivationFormat::int8);
   for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
     attn_test::Random random(draw);
     SCOPED_TRACE(random.trace());
@@ -125,7 +120,7 @@ TEST(GenerateTexts, CommonBeginningsChangeNoBit) {
 
 /// Other keys are written to the first session, which the second then holds.
 TEST(GenerateTexts, CommonBeginningsAreComputedOnce) {
-  const LanguageModel model = tiny_model_with(ActivationFormat::exact);
+  const LanguageModel model = tiny_language_model();
   const Ids ids(60, 3), other(60, 4);
   const TextGenerationOptions options{.max_new_tokens = 1, .log_probabilities = true};
   const auto log_probability_after = [&](const Ids& first, std::optional<DType> element) {
@@ -146,7 +141,7 @@ TEST(GenerateTexts, CommonBeginningsAreComputedOnce) {
 }
 
 TEST(GenerateTexts, CallbacksMayChangeSessionsOfCommonBeginnings) {
-  const LanguageModel model = tiny_model_with(ActivationFormat::exact);
+  const LanguageModel model = tiny_language_model();
   const Ids ids(60, 3), other(60, 4);
   GptSession<float> a(model.gpt(), 1, 80), b(model.gpt(), 1, 80), alone(model.gpt(), 1, 80);
   const TextGenerationOptions options{.max_new_tokens = 6, .log_probabilities = true};
@@ -161,7 +156,7 @@ TEST(GenerateTexts, CallbacksMayChangeSessionsOfCommonBeginnings) {
 }
 
 TEST(GenerateTexts, ChecksAllIdsBeforeItPrefills) {
-  const LanguageModel model = tiny_model_with(ActivationFormat::exact);
+  const LanguageModel model = tiny_language_model();
   const Ids ids(60, 3);
   for (const index_t bad : {-1, 262}) {
     GptSession<float> a(model.gpt(), 1, 80), b(model.gpt(), 1, 80);
@@ -177,8 +172,8 @@ TEST(GenerateTexts, ChecksAllIdsBeforeItPrefills) {
 }
 
 TEST(GenerateTexts, TakesOnlySessionsThatFitTogether) {
-  const LanguageModel model = tiny_model_with(ActivationFormat::exact),
-                      other = tiny_model_with(ActivationFormat::exact, 8);
+  const LanguageModel model = tiny_language_model(),
+                      other = tiny_language_model(ActivationFormat::exact, 8);
   GptSession<float> a(model.gpt(), 1, 20), b(model.gpt(), 1, 30), of_other(other.gpt(), 1, 20),
       wide(model.gpt(), 2, 20), scaled(model.gpt(), 1, 20, {.scale = 0.5});
   const auto error = [&](GptSession<float>* first, GptSession<float>* second) {

@@ -13,7 +13,7 @@
 
 #include "support/error_of.hpp"
 #include "support/files/temp_folder.hpp"
-#include "support/models/tiny_llama.hpp"
+#include "support/models/tiny_model.hpp"
 
 namespace attn {
 namespace {
@@ -21,19 +21,14 @@ namespace {
 using attn_test::contains;
 using attn_test::error_of;
 using attn_test::TempFolder;
+using attn_test::tiny_language_model;
 using Ids = std::vector<index_t>;
-
-LanguageModel tiny_model(std::uint64_t seed,
-                         ActivationFormat activations = ActivationFormat::exact) {
-  const TempFolder folder;
-  return LanguageModel(attn_test::TinyLlama(seed).save(folder), {.activations = activations});
-}
 
 TEST(SavedSession, GoesOnBitForBit) {
   const TempFolder folder;
   const auto path = folder.path() / "session.safetensors";
   for (const ActivationFormat activations : {ActivationFormat::exact, ActivationFormat::int8}) {
-    const LanguageModel model = tiny_model(7, activations);
+    const LanguageModel model = tiny_language_model(activations);
     for (const DType element : {DType::F32, DType::BF16, DType::F16, DType::I8}) {
       SCOPED_TRACE(name(element));
       GptSession<float> session(model.gpt(), 1, 60, {}, element);
@@ -57,7 +52,7 @@ TEST(SavedSession, GoesOnBitForBit) {
 
 TEST(SavedSession, OfNothingIsNothing) {
   const TempFolder folder;
-  const LanguageModel model = tiny_model(7);
+  const LanguageModel model = tiny_language_model();
   GptSession<float> session(model.gpt(), 1, 10);
   save_session(folder.path() / "empty", session, {});
   (void)generate_text(model, session, Ids{1, 2}, {.max_new_tokens = 3});
@@ -68,8 +63,9 @@ TEST(SavedSession, OfNothingIsNothing) {
 TEST(SavedSession, TakesNothingThatDoesNotFit) {
   const TempFolder folder;
   const auto path = folder.path() / "session.safetensors";
-  const LanguageModel model = tiny_model(7), other = tiny_model(8),
-                      int8 = tiny_model(7, ActivationFormat::int8);
+  const LanguageModel model = tiny_language_model(),
+                      other = tiny_language_model(ActivationFormat::exact, 8),
+                      int8 = tiny_language_model(ActivationFormat::int8);
   GptSession<float> session(model.gpt(), 1, 60);
   const Ids ids =
       generate_text(model, session, model.encode_raw("hello"), {.max_new_tokens = 20}).context;

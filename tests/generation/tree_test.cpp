@@ -9,10 +9,9 @@
 
 #include "support/draws/transformer_options.hpp"
 #include "support/error_of.hpp"
-#include "support/files/temp_folder.hpp"
 #include "support/models/generated_text.hpp"
 #include "support/models/parameters.hpp"
-#include "support/models/tiny_llama.hpp"
+#include "support/models/tiny_model.hpp"
 
 namespace attn {
 namespace {
@@ -211,9 +210,8 @@ TEST(TreeLayers, NeedACausalMask) {
 }
 
 TEST(TreeText, DraftsChangeNoBit) {
-  attn_test::TinyLlama other(8);
-  const attn_test::TempFolder folder, small_folder;
-  const LanguageModel model(attn_test::TinyLlama(7).save(folder)), small(other.save(small_folder));
+  const LanguageModel model = attn_test::tiny_language_model(),
+                      small = attn_test::tiny_language_model(ActivationFormat::exact, 8);
   index_t accepted = 0;
   for (std::uint64_t draw = 0; draw < attn_test::draws(25); ++draw) {
     Random random(draw);
@@ -321,8 +319,7 @@ TEST(TreeGenerate, RefusesDraftsThatASessionCannotVerify) {
 }
 
 TEST(TreeText, CallbacksMustNotChangeTheSession) {
-  const attn_test::TempFolder folder;
-  const LanguageModel model(attn_test::TinyLlama(7).save(folder));
+  const LanguageModel model = attn_test::tiny_language_model();
   const Ids prompt = {1, 2};
   for (const bool has_draft : {false, true}) {
     GptSession<float> session(model.gpt(), 1, 64);
@@ -355,8 +352,7 @@ TEST(TreeText, CallbacksMustNotChangeTheSession) {
 }
 
 TEST(TreeText, DraftsMustNotChangeTheSession) {
-  const attn_test::TempFolder folder;
-  const LanguageModel model(attn_test::TinyLlama(7).save(folder));
+  const LanguageModel model = attn_test::tiny_language_model();
   const Tensor2<index_t> prompt({1, 2}, {1, 2});
   GptSession<float> session(model.gpt(), 1, 64);
   Tensor2<float> logits({1, session.vocab_size()});
@@ -385,8 +381,7 @@ TEST(TreeText, DraftsMustNotChangeTheSession) {
 }
 
 TEST(TreeText, RefusesTreesThatAreNone) {
-  const attn_test::TempFolder folder;
-  const LanguageModel model(attn_test::TinyLlama(7).save(folder));
+  const LanguageModel model = attn_test::tiny_language_model();
   const auto error = [&](Ids tokens, Ids parents) {
     GptSession<float> session(model.gpt(), 1, 64);
     TextGenerationOptions options{.max_new_tokens = 30};

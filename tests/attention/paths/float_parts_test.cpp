@@ -8,6 +8,7 @@
 
 #include "support/draws/attention_draw.hpp"
 #include "support/isas.hpp"
+#include "support/matmul_bound.hpp"
 #include "support/thread_executor.hpp"
 #include "support/tolerance.hpp"
 
@@ -25,19 +26,6 @@ using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 
 constexpr MatmulPrecision kBelowHighest[] = {MatmulPrecision::high, MatmulPrecision::medium};
-
-/// The error of a product relative to the magnitudes of its factors: docs/precision.md.
-double share_of(MatmulPrecision precision) {
-  switch (precision) {
-    case MatmulPrecision::highest:
-      return 0x1p-20;
-    case MatmulPrecision::high:
-      return 0x1.01p-15;
-    case MatmulPrecision::medium:
-      return 0x1.01p-7;
-  }
-  return 0;
-}
 
 /// The largest length of a row.
 double largest_row(const Array<float>& x) {
@@ -68,7 +56,7 @@ TEST(FloatParts, AnyOptionsWithinTheBoundOfDouble) {
     const double scale = std::abs(call.options.scale.value_or(1 / std::sqrt(dim)));
     for (Isa isa : extended_isas()) {
       const Execution execution{.isa = isa, .matmul_precision = precision};
-      const double share = share_of(execution.matmul_precision_used());
+      const double share = attn_test::matmul_bound(execution.matmul_precision_used());
       // A score is off by at most `off`, so that weights have the factor e^(2 off); weights and
       // values are then rounded, and float has its own roundings.
       const double off = share * scale * largest_row(call.q) * largest_row(call.k);

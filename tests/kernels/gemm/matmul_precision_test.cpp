@@ -8,6 +8,7 @@
 #include "attn/kernels/gemm/gemm.hpp"
 
 #include "support/isas.hpp"
+#include "support/matmul_bound.hpp"
 #include "support/placed.hpp"
 #include "support/references/reference.hpp"
 #include "support/thread_executor.hpp"
@@ -28,19 +29,6 @@ using attn_test::to_array;
 
 constexpr MatmulPrecision kPrecisions[] = {MatmulPrecision::highest, MatmulPrecision::high,
                                            MatmulPrecision::medium};
-
-/// The bound of docs/precision.md, relative to the sum of |a b|.
-double product_bound(MatmulPrecision precision) {
-  switch (precision) {
-    case MatmulPrecision::highest:
-      return 0;
-    case MatmulPrecision::high:
-      return 0x1.01p-15;
-    case MatmulPrecision::medium:
-      return 0x1.01p-7;
-  }
-  return 0;
-}
 
 /// A product with an epilogue.
 struct PartsProduct {
@@ -81,7 +69,7 @@ struct PartsProduct {
         const double added = double{beta} * double{residual ? residual(i, j) : c(i, j)};
         const double scale = std::abs(alpha) * sizes + std::abs(x) + std::abs(added) +
                              (bias ? std::abs(bias(j)) : 0);
-        const double bound = std::abs(alpha) * sizes * product_bound(precision) +
+        const double bound = std::abs(alpha) * sizes * attn_test::matmul_bound(precision) +
                              static_cast<double>(k + 4) * kRounding * scale;
         const double off = std::abs(x + added - double{found(i, j)});
         if (!(off <= bound)) {
@@ -252,7 +240,7 @@ TEST(MatmulPrecision, DenormalsCountAsZeroWithTheBoundOfThePage) {
       const Execution execution{.isa = isa, .matmul_precision = precision};
       gemm(a, b, c, {}, execution);
       const double bound =
-          product_bound(execution.matmul_precision_used()) * exact +
+          attn_test::matmul_bound(execution.matmul_precision_used()) * exact +
           (execution.matmul_precision_used() == MatmulPrecision::highest ? 0x1p-23 * exact
                                                                          : 2 * 0x1p-126 * 0x1p100);
       EXPECT_NEAR(double{c(0, 0)}, exact, bound) << name(isa) << ", " << name(precision);

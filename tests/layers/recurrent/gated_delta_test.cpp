@@ -212,28 +212,8 @@ TEST(GatedDeltaBackward, AgreesWithCentralDifferences) {
     Random random(n);
     SCOPED_TRACE(random.trace());
     auto module = random_module<GatedDelta<double>>(random, draw_delta(random));
-    auto x = random.tensor<double, 3>({2, random.integer(1, 6), module.options().d_model});
-    const auto d = random.tensor<double, 3>(x.shape()),
-               residual = random.tensor<double, 3>(x.shape());
-    attn::GatedDeltaSaved<double> saved, other;
-    Tensor3<double> out(x.shape()), d_x(x.shape());
-    const auto loss = [&] {
-      attn::forward(module, x, out, other);
-      return weighted_sum(d.elements(), out.elements());
-    };
-    auto gradients = attn::gradients_of(module);
-    attn::forward(module, x, out, saved, residual);
-    auto expected = reference(module, x);
-    for (Index i = 0; i < x.size(); ++i) expected.data()[i] += residual.data()[i];
-    expect_within(32 * 100, out, expected);
-    Tensor3<double> wrong({x.extent(0), x.extent(1) + 1, x.extent(2)});
-    EXPECT_TRUE(contains(error_of<attn::ShapeError>(
-                             [&] { attn::backward(module, d, saved, wrong, gradients, residual); }),
-                         "[GatedDelta] d_x"));  // before anything is added to the gradients
-    attn::backward(module, d, saved, d_x, gradients, residual);
-    for (Index i = 0; i < x.size(); ++i) d_x.data()[i] -= residual.data()[i];
-    expect_gradient("x", random, x.elements(), d_x.elements(), loss, 1e-5);
-    expect_module_gradients(random, module, gradients, loss, 1e-5);
+    expect_gradients<attn::GatedDeltaSaved<double>>(random, "GatedDelta", module, reference<double>,
+                                                    32 * 100);
     if (HasFailure()) break;
   }
 }

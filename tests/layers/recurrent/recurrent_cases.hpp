@@ -8,8 +8,12 @@
 
 #include "attn/attention/kv_cache.hpp"
 
+#include "support/error_of.hpp"
+#include "support/gradient_check.hpp"
+#include "support/models/module_gradients.hpp"
 #include "support/random.hpp"
 #include "support/thread_executor.hpp"
+#include "support/tolerance.hpp"
 
 namespace attn_test {
 
@@ -35,6 +39,37 @@ void expect_bits_of_rows_alone(Random& random, const Module& module, Index batch
       ASSERT_EQ(found.data()[b * expected.size() + i], expected.data()[i]) << b << " " << i;
     }
   }
+}
+
+/// The forward that saves gives reference(module, x) + residual, and backward the gradients of
+/// central differences; backward refuses a d_x of another shape before it adds to the
+/// gradients. `name`: the function in errors.
+template <class Saved, class Module, class Reference>
+void expect_gradients(Random& random, std::string_view name, Module& module,
+                      const Reference& reference, double tolerance,
+                      double gradient_tolerance = 2e-6) {
+  auto x = random.tensor<double, 3>({2, random.integer(1, 6), module.options().d_model});
+  const auto d = random.tensor<double, 3>(x.shape()),
+             residual = random.tensor<double, 3>(x.shape());
+  Saved saved, other;
+  attn::Tensor3<double> out(x.shape()), d_x(x.shape());
+  const auto loss = [&] {
+    attn::forward(module, x, out, other);
+    return weighted_sum(d.elements(), out.elements());
+  };
+  auto gradients = attn::gradients_of(module);
+  attn::forward(module, x, out, saved, residual);
+  auto expected = reference(module, x);
+  for (Index i = 0; i < x.size(); ++i) expected.data()[i] += residual.data()[i];
+  expect_within(tolerance, out, expected);
+  attn::Tensor3<double> wrong({x.extent(0), x.extent(1) + 1, x.extent(2)});
+  EXPECT_TRUE(contains(error_of<attn::ShapeError>(
+                           [&] { attn::backward(module, d, saved, wrong, gradients, residual); }),
+                       "[" + std::string(name) + "] d_x"));
+  attn::backward(module, d, saved, d_x, gradients, residual);
+  for (Index i = 0; i < x.size(); ++i) d_x.data()[i] -= residual.data()[i];
+  expect_gradient("x", random, x.elements(), d_x.elements(), loss, gradient_tolerance);
+  expect_module_gradients(random, module, gradients, loss, gradient_tolerance);
 }
 
 }  // namespace attn_test

@@ -132,26 +132,40 @@ void normalize_keys(const GatedDeltaOptions& o, const TensorView3<A>& mixed,
   });
 }
 
-/// beta and decay (batch, seq, num_value_heads) from the result of in_proj_ba, which has b and then
-/// a of the value heads of each key head.
+/// log(1 + e^x) without overflow.
+template <class A>
+A softplus(A x) {
+  return (std::max)(x, A{0}) + std::log1p(std::exp(-std::abs(x)));
+}
+
+/// Calls f(b, t, h, b_column, a_column) for each token and value head h with its columns in the
+/// result of in_proj_ba, which has b and then a of the value heads of each key head.
+template <class F>
+void for_delta_rates(const GatedDeltaOptions& o, index_t batch, index_t seq, const F& f) {
+  const index_t members = o.num_value_heads / o.num_key_heads;
+  for (index_t b = 0; b < batch; ++b) {
+    for (index_t t = 0; t < seq; ++t) {
+      for (index_t h = 0; h < o.num_value_heads; ++h) {
+        const index_t column = h / members * 2 * members + h % members;
+        f(b, t, h, column, column + members);
+      }
+    }
+  }
+}
+
+/// beta and decay (batch, seq, num_value_heads) from the result of in_proj_ba.
 template <class T>
 void delta_rates(const GatedDeltaOptions& o, const TensorView3<const T>& ba,
                  const TensorView1<const T>& a_log, const TensorView1<const T>& dt_bias,
                  const TensorView3<Accumulator<T>>& beta,
                  const TensorView3<Accumulator<T>>& decay) {
   using Acc = Accumulator<T>;
-  const index_t members = o.num_value_heads / o.num_key_heads;
-  for (index_t row = 0; row < ba.extent(0) * ba.extent(1); ++row) {
-    const index_t b = row / ba.extent(1), t = row % ba.extent(1);
-    for (index_t h = 0; h < o.num_value_heads; ++h) {
-      const index_t at = h / members * 2 * members + h % members;
-      const Acc x = Acc{ba(b, t, at + members)} + Acc{dt_bias(h)};
-      // log(1 + e^x) without overflow.
-      const Acc softplus = (std::max)(x, Acc{0}) + std::log1p(std::exp(-std::abs(x)));
-      beta(b, t, h) = sigmoid(Acc{ba(b, t, at)});
-      decay(b, t, h) = -std::exp(Acc{a_log(h)}) * softplus;
-    }
-  }
+  for_delta_rates(o, ba.extent(0), ba.extent(1),
+                  [&](index_t b, index_t t, index_t h, index_t b_column, index_t a_column) {
+                    const Acc x = Acc{ba(b, t, a_column)} + Acc{dt_bias(h)};
+                    beta(b, t, h) = sigmoid(Acc{ba(b, t, b_column)});
+                    decay(b, t, h) = -std::exp(Acc{a_log(h)}) * softplus(x);
+                  });
 }
 
 /// out = rms_norm(results, weight, norm_eps) silu(z), head by head: results and out (batch, seq,

@@ -93,21 +93,17 @@ void delta_rates_backward(const GatedDeltaOptions& o, const TensorView3<const T>
                           const TensorView1<Accumulator<T>>& d_a_log,
                           const TensorView1<Accumulator<T>>& d_dt_bias) {
   using Acc = Accumulator<T>;
-  const index_t members = o.num_value_heads / o.num_key_heads;
-  for (index_t row = 0; row < ba.extent(0) * ba.extent(1); ++row) {
-    const index_t b = row / ba.extent(1), t = row % ba.extent(1);
-    for (index_t h = 0; h < o.num_value_heads; ++h) {
-      const index_t at = h / members * 2 * members + h % members;
-      const Acc beta = sigmoid(Acc{ba(b, t, at)});
-      const Acc x = Acc{ba(b, t, at + members)} + Acc{dt_bias(h)};
-      const Acc softplus = (std::max)(x, Acc{0}) + std::log1p(std::exp(-std::abs(x)));
-      const Acc d = -std::exp(Acc{a_log(h)}) * gradients.decay(b, t, h);
-      d_ba(b, t, at) = static_cast<T>(gradients.beta(b, t, h) * beta * (1 - beta));
-      d_ba(b, t, at + members) = static_cast<T>(d * sigmoid(x));
-      if (d_a_log) d_a_log(h) += d * softplus;
-      if (d_dt_bias) d_dt_bias(h) += d * sigmoid(x);
-    }
-  }
+  for_delta_rates(o, ba.extent(0), ba.extent(1),
+                  [&](index_t b, index_t t, index_t h, index_t b_column, index_t a_column) {
+                    const Acc beta = sigmoid(Acc{ba(b, t, b_column)});
+                    const Acc x = Acc{ba(b, t, a_column)} + Acc{dt_bias(h)};
+                    const Acc d = -std::exp(Acc{a_log(h)}) * gradients.decay(b, t, h);
+                    const Acc d_beta = gradients.beta(b, t, h) * beta * (1 - beta);
+                    d_ba(b, t, b_column) = static_cast<T>(d_beta);
+                    d_ba(b, t, a_column) = static_cast<T>(d * sigmoid(x));
+                    if (d_a_log) d_a_log(h) += d * softplus(x);
+                    if (d_dt_bias) d_dt_bias(h) += d * sigmoid(x);
+                  });
 }
 
 /// The backward of normalize_keys() after SiLU, in place: `mixed` holds its results, `convolved`
