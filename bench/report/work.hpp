@@ -233,56 +233,52 @@ inline Group multi_head_group(std::string name, attn::Isa isa) {
 /// and with weights and activations in bfloat16 and in 8 bits; results are compared with those of
 /// Isa::scalar in float.
 inline Group encoder_layer_group(std::string name, attn::Isa isa) {
-  return {
-      {name, name + "_high", name + "_bf16", name + "_int8"}, [=]() -> std::vector<Work> {
-        const auto& s = shape_of(kModuleShapes, name);
-        struct Inputs {
-          attn::EncoderLayer<float> layer, exact;
-          attn::Tensor3<float> x, out;
-        };
-        std::vector<Work> works;
-        using Precision = attn::MatmulPrecision;
-        const auto add = [&](const std::string& own, double most, auto prepare,
-                             Precision precision = Precision::highest) {
-          const auto in =
-              std::make_shared<Inputs>(Inputs{random_encoder_layer(s.width, s.heads, s.hidden),
-                                              random_encoder_layer(s.width, s.heads, s.hidden),
-                                              random_tensor<float, 3>({s.batch, s.seq, s.width}, 2),
-                                              attn::Tensor3<float>({s.batch, s.seq, s.width})});
-          prepare(in->layer);
-          Work work{own, isa, encoder_layer_flops(s.batch, s.seq, s.width, s.hidden)};
-          work.traffic = (in->x.size() + in->out.size()) * index_t{sizeof(float)} +
-                         attn::weight_bytes(in->layer);
-          work.run = [=](attn::Execution execution) {
-            execution.matmul_precision = precision;
-            in->layer.forward(in->x, in->out, {.execution = execution});
-          };
-          work.complaint = [=]() -> std::string {
-            const auto other = in->exact(in->x, {.execution = {.isa = attn::Isa::scalar}});
-            const double worst =
-                attn_test::worst(attn_test::to_array(in->out), attn_test::to_array(other)).distance;
-            return worst <= most ? ""
-                                 : "wrong result: off the scalar set's by " + std::to_string(worst);
-          };
-          works.push_back(work);
-        };
-        add(name, 1e-4, [](auto& layer) { layer.pack(); });
-        if (attn::precision_on(isa, Precision::high) == Precision::high) {
-          add(
-              name + "_high", 2e-3, [](auto& layer) { layer.pack(Precision::high); },
-              Precision::high);
-        }
-        // The largest error of a million normal elements is five times the errors in
-        // docs/precision.md.
-        add(name + "_bf16", 0.05, [](auto& layer) {
-          attn::quantize(layer, {.weights = attn::WeightFormat::bf16,
-                                 .activations = attn::ActivationFormat::bf16});
-        });
-        add(name + "_int8", 0.2, [](auto& layer) {
-          attn::quantize(layer, {.activations = attn::ActivationFormat::int8});
-        });
-        return works;
-      }};
+  return {{name, name + "_high", name + "_bf16", name + "_int8"}, [=]() -> std::vector<Work> {
+            const auto& s = shape_of(kModuleShapes, name);
+            struct Inputs {
+              attn::EncoderLayer<float> layer, exact;
+              attn::Tensor3<float> x, out;
+            };
+            std::vector<Work> works;
+            using Precision = attn::MatmulPrecision;
+            const auto add = [&](const std::string& own, double most, auto prepare,
+                                 Precision precision = Precision::highest) {
+              const auto in = std::make_shared<Inputs>(
+                  Inputs{random_encoder_layer(s.width, s.heads, s.hidden),
+                         random_encoder_layer(s.width, s.heads, s.hidden),
+                         random_tensor<float, 3>({s.batch, s.seq, s.width}, 2),
+                         attn::Tensor3<float>({s.batch, s.seq, s.width})});
+              prepare(in->layer);
+              Work work{own, isa, encoder_layer_flops(s.batch, s.seq, s.width, s.hidden)};
+              work.traffic = (in->x.size() + in->out.size()) * index_t{sizeof(float)} +
+                             attn::weight_bytes(in->layer);
+              work.run = [=](attn::Execution execution) {
+                execution.matmul_precision = precision;
+                in->layer.forward(in->x, in->out, {.execution = execution});
+              };
+              work.complaint = [=]() -> std::string {
+                const auto other = in->exact(in->x, {.execution = {.isa = attn::Isa::scalar}});
+                return scalar_complaint(in->out, other, most);
+              };
+              works.push_back(work);
+            };
+            add(name, 1e-4, [](auto& layer) { layer.pack(); });
+            if (attn::precision_on(isa, Precision::high) == Precision::high) {
+              add(
+                  name + "_high", 2e-3, [](auto& layer) { layer.pack(Precision::high); },
+                  Precision::high);
+            }
+            // The largest error of a million normal elements is five times the errors in
+            // docs/precision.md.
+            add(name + "_bf16", 0.05, [](auto& layer) {
+              attn::quantize(layer, {.weights = attn::WeightFormat::bf16,
+                                     .activations = attn::ActivationFormat::bf16});
+            });
+            add(name + "_int8", 0.2, [](auto& layer) {
+              attn::quantize(layer, {.activations = attn::ActivationFormat::int8});
+            });
+            return works;
+          }};
 }
 
 }  // namespace detail

@@ -99,13 +99,14 @@ LinearAttentionBackwardProblem<T> make_linear_attention_backward_problem(
 /// Adds x to `to`, whose axes of extent 1 are sums.
 template <class T>
 void add_to_gate(const TensorView4<const T>& x, const TensorView4<T>& to) {
-  const auto at = [&](int axis, index_t i) { return to.extent(axis) == 1 ? 0 : i; };
+  const auto index = [&](int axis, index_t i) { return to.extent(axis) == 1 ? 0 : i; };
+  const index_t step = to.extent(3) == 1 ? 0 : to.stride(3);
   for (index_t b = 0; b < x.extent(0); ++b) {
     for (index_t h = 0; h < x.extent(1); ++h) {
       for (index_t t = 0; t < x.extent(2); ++t) {
-        for (index_t d = 0; d < x.extent(3); ++d) {
-          to(at(0, b), at(1, h), at(2, t), at(3, d)) += x(b, h, t, d);
-        }
+        T* const sum = to.at_index({index(0, b), index(1, h), index(2, t), 0});
+        const T* const from = x.at_index({b, h, t, 0});
+        for (index_t d = 0; d < x.extent(3); ++d) sum[d * step] += from[d];
       }
     }
   }
@@ -125,8 +126,8 @@ ATTN_NAMESPACE_BEGIN
 ///
 /// Shapes are those of the forward call; d_q has the shape of q, d_k of k, d_v of v. Each is
 /// overwritten, must not overlap an input, and has a unit innermost stride. Pass the options of
-/// forward, but the initial_state from before it if that was final_state, too; final_state is not
-/// written. States are computed again in chunks of about sqrt(seq)
+/// forward; if its final_state overwrote initial_state, pass a copy of the state from before.
+/// final_state is not written. States are computed again in chunks of about sqrt(seq)
 /// tokens, so that each thread needs memory for 2 sqrt(seq) states of a few columns. The bits are
 /// the same on any number of threads. Throws ShapeError or ValueError before anything is written.
 /// With S' the state after the decay, u = beta (v - S'^T k) what the token writes, and G the

@@ -24,8 +24,8 @@ constexpr std::string_view name(MatmulPrecision precision) {
   return kNames[static_cast<int>(precision)];
 }
 
-/// The precision used on an instruction set: `precision` if it is faster there, otherwise the next
-/// more exact one. high needs amx; medium needs amx or avx512bf16.
+/// The precision used on an instruction set: `precision` if it is faster there, otherwise highest.
+/// high needs amx; medium needs amx or avx512bf16.
 constexpr MatmulPrecision precision_on(Isa isa, MatmulPrecision precision) {
   const bool is_faster =
       precision == MatmulPrecision::medium ? multiplies_pairs(isa) : isa == Isa::amx;

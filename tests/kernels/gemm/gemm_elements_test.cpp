@@ -42,7 +42,8 @@ struct SmallProduct {
   Activation activation = Activation::none;
 
   explicit SmallProduct(Random& random) {
-    const std::vector<Index> sizes = {0, 1, 2, 3, 4, 5, 7, 16, 17, 31, 65, 130, 400, 1025, 2100};
+    const std::vector<Index> sizes = {0,  1,  2,  3,   4,   5,   7,    16,
+                                      17, 31, 65, 130, 385, 400, 1025, 2100};
     do {
       m = random.pick(sizes), n = random.pick(sizes), k = random.pick(sizes);
     } while (m * n * k > 1000000);

@@ -38,7 +38,7 @@ struct PartsProduct {
   Activation activation = Activation::none;
 
   explicit PartsProduct(Random& random) {
-    const std::vector<Index> sizes = {0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 65, 130, 400, 700};
+    const std::vector<Index> sizes = {0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 65, 130, 385, 400, 700};
     do {
       m = random.pick(sizes), n = random.pick(sizes), k = random.pick(sizes);
     } while (m * n * k > 300000);

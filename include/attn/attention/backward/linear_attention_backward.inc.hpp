@@ -182,9 +182,9 @@ inline void linear_attention_gradients(const detail::LinearAttentionBackwardProb
   const index_t members = problem.forward.q.extent(1) / heads;
   index_t chunk = 1;
   while (chunk * chunk < seq) ++chunk;
-  const index_t chunks = (seq + chunk - 1) / chunk, block = key_dim * kWidth;
-  const index_t elements =
-      key_dim + block * ((chunks > 0 ? chunks : 1) + 1) + chunk * (block + kWidth);
+  const index_t chunks = std::max(index_t{1}, (seq + chunk - 1) / chunk);
+  const index_t block = key_dim * kWidth;
+  const index_t elements = key_dim + block * (chunks + 1) + chunk * (block + kWidth);
   const Executor& threads = detail::threads_for(executor, 4 * problem.d_q.size() * value_dim);
   Scratch<T> memory(workspace, elements * detail::worker_count(threads));
   threads.run(k.extent(0) * heads, [&](index_t task, int worker) {
@@ -198,7 +198,7 @@ inline void linear_attention_gradients(const detail::LinearAttentionBackwardProb
     T* gradient = memory.data() + worker * elements;
     T* chunk_states = gradient + block;
     T* states = chunk_states + chunk * (block + kWidth);
-    T* factors = states + (chunks > 0 ? chunks : 1) * block;
+    T* factors = states + chunks * block;
     for (index_t first = 0; first < value_dim; first += kWidth) {
       const index_t left = value_dim - first;
       const LinearAttentionGradients<T> columns{.problem = problem,

@@ -8,20 +8,14 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Number of bfloat16 as whose sum the tiled path multiplies each float; 0 if it does not.
+/// Number of bfloat16 parts into which the tiled path splits each float; 0: floats stay whole.
 template <class T>
 index_t float_parts(const AttentionProblem<T>& problem) {
   const bool are_floats = problem.q.element() == DType::F32 && problem.k.element() == DType::F32;
   if (!are_floats || problem.options.qv || problem.has_codes()) return 0;
-  switch (problem.options.execution.matmul_precision_used()) {
-    case MatmulPrecision::highest:
-      return 0;
-    case MatmulPrecision::high:
-      return 2;
-    case MatmulPrecision::medium:
-      return 1;
-  }
-  return 0;
+  const MatmulPrecision used = problem.options.execution.matmul_precision_used();
+  if (used == MatmulPrecision::highest) return 0;
+  return used == MatmulPrecision::high ? 2 : 1;
 }
 
 /// Whether q, k and v are bfloat16, or floats in parts of it, which some targets multiply in pairs.

@@ -36,25 +36,22 @@ class BackwardJvp {
       const BackwardTiling tiling(forward_.lengths(b).kv_len);
       const BackwardScratch<T> of_values = scratch(problem_.value, memory),
                                of_tangents = scratch(problem_.tangent, memory + scratch_elements_);
-      const BackwardTask<T> value{.problem = problem_.value,
-                                  .kernels = kernels_,
-                                  .gradients = gradients_,
-                                  .tiling = tiling,
-                                  .scratch = of_values,
-                                  .deltas = deltas_.data(),
-                                  .first_row = 0,
-                                  .b = b,
-                                  .kv_head = n % kv_heads};
-      const BackwardTask<T> tangent{.problem = problem_.tangent,
-                                    .kernels = kernels_,
-                                    .gradients = gradients_,
-                                    .tiling = tiling,
-                                    .scratch = of_tangents,
-                                    .deltas = deltas_.data() + rows_,
-                                    .first_row = 0,
-                                    .b = b,
-                                    .kv_head = n % kv_heads};
-      BackwardJvpLoop<T>(value, tangent, memory + 2 * scratch_elements_).run();
+      const auto task = [&](const BackwardProblem<T>& problem, const BackwardScratch<T>& of_task,
+                            T* deltas) {
+        return BackwardTask<T>{.problem = problem,
+                               .kernels = kernels_,
+                               .gradients = gradients_,
+                               .tiling = tiling,
+                               .scratch = of_task,
+                               .deltas = deltas,
+                               .first_row = 0,
+                               .b = b,
+                               .kv_head = n % kv_heads};
+      };
+      BackwardJvpLoop<T>(task(problem_.value, of_values, deltas_.data()),
+                         task(problem_.tangent, of_tangents, deltas_.data() + rows_),
+                         memory + 2 * scratch_elements_)
+          .run();
     });
   }
 

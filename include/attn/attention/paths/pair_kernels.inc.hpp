@@ -92,7 +92,7 @@ inline void add_pair_values(index_t columns, index_t keys, const bfloat16* weigh
   using V = Vec<float>;
   constexpr index_t kRows = Tiles::kRows;
   const index_t bytes = columns * index_t{sizeof(float)};
-  for (index_t r = 0; r < detail::kPairRows; ++r) {
+  for (index_t r = 0; rescale != nullptr && r < detail::kPairRows; ++r) {
     const V by = V::all(rescale[r]);
     for (float *at = sums + r * columns, *end = at + columns; at < end; at += V::kLanes) {
       (V::load(at) * by).store(at);

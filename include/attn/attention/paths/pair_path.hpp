@@ -1,4 +1,4 @@
-// PairPath: the tiled path for bfloat16, or floats in parts of it, on targets that multiply pairs.
+// PairPath: the tiled path for bfloat16, or floats split into it, on targets that multiply pairs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -40,20 +40,25 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
  private:
   index_t panel_bytes() const override { return kPairColumns * d_ * index_t{sizeof(bfloat16)}; }
 
-  /// Copies one row and pads it with zeros. With two parts, the factors of the products follow one
+  /// Copies a row of bfloat16 and pads it with zeros.
+  void copy_stored(const void* from, void* to) const {
+    const auto size = static_cast<std::size_t>(task_.problem.head_dim()) * sizeof(bfloat16);
+    std::memcpy(to, from, size);
+    std::memset(static_cast<std::byte*>(to) + size, 0,
+                static_cast<std::size_t>(d_) * sizeof(bfloat16) - size);
+  }
+
+  /// Copies or splits one row and pads it with zeros. With two parts, the factors of the products follow one
   /// another: a query has head, head, tail, and a key tail, head, head.
   void copy_row(const void* from, bool is_query, bfloat16* to) const {
     const index_t d = task_.problem.head_dim();
+    if (!is_float_) return copy_stored(from, to);
     if (scratch_.parts == 1) {
-      if (is_float_) {
-        kernels_.round_row(d, static_cast<const T*>(from), to, 0);
-      } else {
-        std::memcpy(to, from, static_cast<std::size_t>(d) * sizeof(bfloat16));
-      }
+      kernels_.round_row(d, static_cast<const T*>(from), to, 0);
       std::fill(to + d, to + d_, bfloat16{});
       return;
     }
-    const index_t padded = d_ / 3;
+    const index_t padded = round_up(d, kPairStep);
     kernels_.round_row(d, static_cast<const T*>(from), to + padded, is_query ? padded : -padded);
     for (index_t part = 0; part < 3; ++part) {
       std::fill(to + part * padded + d, to + (part + 1) * padded, bfloat16{});
@@ -70,10 +75,15 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
       const KeyRange keys{(std::max)(j, block.begin), (std::min)(j + kPairColumns, block.end)};
       if (keys.end - keys.begin < kPairColumns) std::fill_n(panel, kPairColumns * pairs, T{0});
       for (index_t x = keys.begin; x < keys.end; ++x) {
-        copy_row(task_.problem.key(task_.problem.k, task_.block.b, task_.block.kv_head, x), false,
-                 scratch_.key);
-        std::memcpy(scratch_.lines + (x - keys.begin) * pairs, scratch_.key,
-                    static_cast<std::size_t>(d_) * sizeof(bfloat16));
+        const void* const from =
+            task_.problem.key(task_.problem.k, task_.block.b, task_.block.kv_head, x);
+        T* const line = scratch_.lines + (x - keys.begin) * pairs;
+        if (is_float_) {
+          copy_row(from, false, scratch_.key);
+          std::memcpy(line, scratch_.key, static_cast<std::size_t>(d_) * sizeof(bfloat16));
+        } else {
+          copy_stored(from, line);
+        }
       }
       task_.kernels.rows.pack_part(keys.end - keys.begin, j + kPairColumns - keys.begin, pairs,
                                    scratch_.lines, pairs, panel + (keys.begin - j));

@@ -68,18 +68,12 @@ class PairValues {
     };
     if (!has_tails()) return add_product(0, 0, rescale);
     add_product(0, 1, rescale);
-    add_product(0, 0, kPairOnes.data());
-    add_product(1, 0, kPairOnes.data());
+    add_product(0, 0, nullptr);
+    add_product(1, 0, nullptr);
   }
   void add_copied(const ScoreTile<T>& tile, const T* rescale) const { add(tile, rescale); }
 
  private:
-  static constexpr auto kPairOnes = [] {
-    std::array<T, kPairRows> ones{};
-    ones.fill(T{1});
-    return ones;
-  }();
-
   bool has_tails() const { return scratch_.pairs.parts > 1; }
 
   const ForwardTask<T>& task_;

@@ -35,8 +35,8 @@ struct ForwardScratch {
       : out_stride(round_up(problem.head_dim_v(), may_take_pairs(problem) ? kPairColumns : 16)) {
     const AttentionOptions<T>& options = problem.options;
     const index_t block_kv = plan.max_block_kv, score_dim = problem.score_dim();
-    const bool takes_pairs = plan.packs_keys && may_take_pairs(problem);
-    const index_t tile_rows = takes_pairs ? kPairRows : kMaxTileRows;
+    const bool packs_pairs = plan.packs_keys && may_take_pairs(problem);
+    const index_t tile_rows = packs_pairs ? kPairRows : kMaxTileRows;
     const index_t height =
         plan.heads_per_task * (std::max)(plan.max_rows + tile_rows - 1, kMaxDecodeRows);
     const bool has_codes = plan.packs_keys && problem.has_codes();
@@ -49,7 +49,7 @@ struct ForwardScratch {
     q = layout.take<T>(height * score_dim);
     sums = layout.take<T>(height * out_stride);
     rows = layout.take<QueryRow<T>>(plan.heads_per_task * plan.max_rows);
-    if (takes_pairs) {
+    if (packs_pairs) {
       pairs =
           PairScratch<T>(layout, (std::max)(float_parts(problem), index_t{1}),
                          has_pairs(problem) ? problem.head_dim() : 0, out_stride, block_kv, height);

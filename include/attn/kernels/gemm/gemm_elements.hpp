@@ -41,6 +41,18 @@ struct UnpackProblem {
   TensorView2<E> to;
 };
 
+/// The layout of the problems of elements, for layout_hash().
+template <class E>
+constexpr std::uint64_t elements_layout() {
+  using Problem = ElementsProblem<E>;
+  return layout_hash({sizeof(PackProblem<E>), offsetof(PackProblem<E>, packed), sizeof(Problem),
+                      offsetof(Problem, b), offsetof(Problem, packed_b), offsetof(Problem, c),
+                      offsetof(Problem, alpha), offsetof(Problem, bias),
+                      offsetof(Problem, activation), offsetof(Problem, beta),
+                      offsetof(Problem, residual), offsetof(Problem, sums),
+                      offsetof(Problem, sums_residual), offsetof(Problem, sums_bias)});
+}
+
 template <Float16Element E>
 struct Backend<family::Products, E, float> {
   static constexpr bool kExtended = true;
@@ -57,28 +69,10 @@ struct Backend<family::Products, E, float> {
   /// Whether pairs of elements are multiplied, instead of elements widened to float.
   bool multiplies_pairs() const { return k_step > 1; }
 
-  using Problem = ElementsProblem<E>;
-  static constexpr std::uint64_t kLayout = layout_hash({sizeof(Backend),
-                                                        offsetof(Backend, k_step),
-                                                        offsetof(Backend, gemm),
-                                                        offsetof(Backend, pack_weights),
-                                                        offsetof(Backend, unpack_weights),
-                                                        sizeof(PackProblem<E>),
-                                                        offsetof(PackProblem<E>, packed),
-                                                        sizeof(UnpackProblem<E>),
-                                                        offsetof(UnpackProblem<E>, to),
-                                                        sizeof(Problem),
-                                                        offsetof(Problem, b),
-                                                        offsetof(Problem, packed_b),
-                                                        offsetof(Problem, c),
-                                                        offsetof(Problem, alpha),
-                                                        offsetof(Problem, bias),
-                                                        offsetof(Problem, activation),
-                                                        offsetof(Problem, beta),
-                                                        offsetof(Problem, residual),
-                                                        offsetof(Problem, sums),
-                                                        offsetof(Problem, sums_residual),
-                                                        offsetof(Problem, sums_bias)});
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend), offsetof(Backend, k_step), offsetof(Backend, gemm),
+                   offsetof(Backend, pack_weights), offsetof(Backend, unpack_weights),
+                   sizeof(UnpackProblem<E>), offsetof(UnpackProblem<E>, to), elements_layout<E>()});
 };
 
 }  // namespace detail

@@ -13,8 +13,8 @@ inline bool takes_panels(const detail::GemmProblem<T>& g) {
   return kFused && g.packed_b != nullptr && g.m == 1 && g.k > 0 && !g.accumulate;
 }
 
-/// Columns of C in `Panels` panels from `panel` on. Every element is one chain of FMAs in the order
-/// of k, as in tile(), so that both give the same bits.
+/// Columns of C in `Panels` panels from `panel` on. Every element is one chain of products in the
+/// order of k, as in tile(), so that both give the same bits.
 template <class T, int Panels>
 inline void multiply_panels(const detail::GemmProblem<T>& g, index_t panel) {
   using V = Vec<T>;
@@ -37,7 +37,8 @@ inline void multiply_panels(const detail::GemmProblem<T>& g, index_t panel) {
       for (int s = 0; s < Panels; ++s) {
         ATTN_UNROLL
         for (int v = 0; v < NV; ++v) {
-          sums[s][v] = fma(av, V::load(b + s * NR * kc + v * V::kLanes), sums[s][v]);
+          const V bv = V::load(b + s * NR * kc + v * V::kLanes);
+          sums[s][v] = MultiplyAdd::add(av, bv, sums[s][v]);
         }
       }
     }

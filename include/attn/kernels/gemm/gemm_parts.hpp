@@ -30,15 +30,9 @@ struct Backend<family::PartProducts, float, Acc> {
     return precision == MatmulPrecision::high ? elements : elements / 2;
   }
 
-  using Problem = ElementsProblem<float>;
   static constexpr std::uint64_t kLayout = layout_hash(
       {sizeof(Backend), offsetof(Backend, k_step), offsetof(Backend, high),
-       offsetof(Backend, medium), offsetof(PartKernels, pack_weights), sizeof(PackProblem<float>),
-       offsetof(PackProblem<float>, packed), sizeof(Problem), offsetof(Problem, b),
-       offsetof(Problem, packed_b), offsetof(Problem, c), offsetof(Problem, alpha),
-       offsetof(Problem, bias), offsetof(Problem, activation), offsetof(Problem, beta),
-       offsetof(Problem, residual), offsetof(Problem, sums), offsetof(Problem, sums_residual),
-       offsetof(Problem, sums_bias)});
+       offsetof(Backend, medium), offsetof(PartKernels, pack_weights), elements_layout<float>()});
 };
 
 }  // namespace detail
