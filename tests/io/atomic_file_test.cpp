@@ -95,10 +95,11 @@ TEST(AtomicFile, LeavesNoTemporaryBesideAReadOnlyFile) {
   fs::permissions(folder / "a", fs::perms::owner_write, fs::perm_options::add);
 }
 #else  // where libstdc++ makes no links
-TEST(AtomicFile, KeepsLinks) {
+TEST(AtomicFile, KeepsLinksAndPermissions) {
   namespace fs = std::filesystem;
   const TempFolder folder;
-  folder.write("real", "old");
+  const fs::perms owner = fs::perms::owner_read | fs::perms::owner_write;
+  fs::permissions(folder.write("real", "old"), owner);
   fs::create_symlink("real", folder / "link");
   AtomicFile file(folder / "link");
   write(file, "new");
@@ -106,6 +107,7 @@ TEST(AtomicFile, KeepsLinks) {
   file.commit();
   EXPECT_TRUE(fs::is_symlink(folder / "link"));
   EXPECT_EQ(folder.read("real"), "new");
+  EXPECT_EQ(fs::status(folder / "real").permissions(), owner);
   EXPECT_EQ(folder.number_of_files(), 2u);
 }
 #endif

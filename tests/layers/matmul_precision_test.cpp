@@ -6,6 +6,7 @@
 #include "attn/layers/encoder_layer_backward.hpp"
 
 #include "support/isas.hpp"
+#include "support/matmul_bound.hpp"
 #include "support/models/parameters.hpp"
 #include "support/placed.hpp"
 #include "support/thread_executor.hpp"
@@ -87,17 +88,8 @@ TEST(MatmulPrecisionOfLayers, ForwardAndBackwardAgreeWithDouble) {
          {MatmulPrecision::highest, MatmulPrecision::high, MatmulPrecision::medium}) {
       const Execution execution{.isa = isa, .matmul_precision = precision};
       // The share that a product may be off (docs/precision.md), for the dozen products of a step.
-      double bound = 1e-5;
-      switch (execution.matmul_precision_used()) {
-        case MatmulPrecision::highest:
-          break;
-        case MatmulPrecision::high:
-          bound += 12 * 0x1p-15;
-          break;
-        case MatmulPrecision::medium:
-          bound += 12 * 0x1p-7;
-          break;
-      }
+      const double bound =
+          1e-5 + 12 * attn_test::matmul_bound(execution.matmul_precision_used());
       const auto found = LayerRun<float>(layer, x, d_out, execution).results();
       const auto threaded =
           LayerRun<float>(layer, x, d_out,

@@ -49,8 +49,8 @@ struct Direction {
   }
 };
 
-/// run() returns a tensor; d_out is its tangent in `direction`, to be compared with the difference of
-/// two points `step` away.
+/// run() returns a tensor; d_out is its tangent in `direction`, to be compared with the difference
+/// of two points `step` away.
 template <class Run, class DOut>
 void expect_tangent(const Direction& direction, const Run& run, const DOut& d_out,
                     double tolerance = 2e-6, double step = 1e-5) {

@@ -76,8 +76,10 @@ TEST(Checkpoint, SurvivesKills) {
       train(killed, std::numeric_limits<attn::index_t>::max());
       _exit(0);
     }
-    // The first child lives until it has written a checkpoint, however slow the machine is.
-    while (kills == 0 && !std::filesystem::exists(killed)) usleep(1000);
+    // The last child lives until there is a checkpoint, however slow the machine is, or a minute.
+    for (int ms = 0; kills == kKills - 1 && !std::filesystem::exists(killed) && ms < 60000; ++ms) {
+      usleep(1000);
+    }
     const double steps = 0.03 * static_cast<double>(random.integer(1, 100));
     usleep(static_cast<useconds_t>(steps * one_step.count()));
     kill(child, SIGKILL);

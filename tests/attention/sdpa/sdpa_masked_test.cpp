@@ -358,7 +358,8 @@ TYPED_TEST(SdpaMaskedTest, BiasesOfMaskedKeysMayBeNaN) {
   }
 }
 
-/// A score of -inf does not mask out its key: a NaN value reaches the output through its weight of 0.
+/// A score of -inf does not mask out its key: a NaN value reaches the output through its weight of
+/// 0.
 TYPED_TEST(SdpaMaskedTest, NaNValuesOfInfiniteProductsReachTheOutput) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();

@@ -29,8 +29,9 @@ struct PairKernels {
   /// to = n elements of a row, rounded to bfloat16.
   void (*round_row)(index_t n, const T* row, bfloat16* to, index_t tails);
 
-  /// sums_r = rescale_r (1 if rescale is null, which is for amx alone) sums_r + sum over j of weights[r, j] v_j for kPairRows rows, `columns` (a
-  /// multiple of kPairColumns) elements of a value, and `keys`, a multiple of kPairStep.
+  /// sums_r = rescale_r (1 if rescale is null, which is for amx alone) sums_r + sum over j of
+  /// weights[r, j] v_j for kPairRows rows, `columns` (a multiple of kPairColumns) elements of a
+  /// value, and `keys`, a multiple of kPairStep.
   void (*add_values)(index_t columns, index_t keys, const bfloat16* weights, index_t weights_stride,
                      const ElementPair* values, T* sums, const T* rescale);
 };

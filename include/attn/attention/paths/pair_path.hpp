@@ -48,8 +48,8 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
                 static_cast<std::size_t>(d_) * sizeof(bfloat16) - size);
   }
 
-  /// Copies or splits one row and pads it with zeros. With two parts, the factors of the products follow one
-  /// another: a query has head, head, tail, and a key tail, head, head.
+  /// Copies or splits one row and pads it with zeros. With two parts, the factors of the products
+  /// follow one another: a query has head, head, tail, and a key tail, head, head.
   void copy_row(const void* from, bool is_query, bfloat16* to) const {
     const index_t d = task_.problem.head_dim();
     if (!is_float_) return copy_stored(from, to);

@@ -17,8 +17,8 @@ std::size_t call_scratch_bytes(const AttentionProblem<T>& problem, const Attenti
 }  // namespace detail
 
 /// How one call is cut into tasks, and the scratch memory it needs, computed before it runs;
-/// independent of the instruction set, except for the memory of a matmul_precision. explain() prints
-/// it.
+/// independent of the instruction set, except for the memory of a matmul_precision. explain()
+/// prints it.
 struct AttentionPlan {
   /// Minimal number of rows of one task.
   static constexpr index_t kMinRows = 96;

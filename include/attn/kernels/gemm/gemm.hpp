@@ -334,7 +334,8 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
 /// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that a transposed
 /// operand is a transposed view. Element types: float, double, bfloat16 or float16;
 /// execution.matmul_precision sets the arithmetic of float. For 16 bits sums are kept in float and
-/// each element of c is rounded once; or c is float, and beta then multiplies c. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
+/// each element of c is rounded once; or c is float, and beta then multiplies c. c must not overlap
+/// a, b, itself, or a residual other than c. Throws ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
           const Execution& execution = {}) {
