@@ -88,8 +88,7 @@ TEST(MatmulPrecisionOfLayers, ForwardAndBackwardAgreeWithDouble) {
          {MatmulPrecision::highest, MatmulPrecision::high, MatmulPrecision::medium}) {
       const Execution execution{.isa = isa, .matmul_precision = precision};
       // The share that a product may be off (docs/precision.md), for the dozen products of a step.
-      const double bound =
-          1e-5 + 12 * attn_test::matmul_bound(execution.matmul_precision_used());
+      const double bound = 1e-5 + 12 * attn_test::matmul_bound(execution.matmul_precision_used());
       const auto found = LayerRun<float>(layer, x, d_out, execution).results();
       const auto threaded =
           LayerRun<float>(layer, x, d_out,
