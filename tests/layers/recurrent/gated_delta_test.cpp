@@ -31,7 +31,7 @@ using DeltaRow = std::vector<double>;
 
 /// The definition, head by head and token by token.
 template <class T>
-Tensor3<double> reference(const GatedDelta<T>& m, const Tensor3<T>& x) {
+Tensor3<double> gated_delta_reference(const GatedDelta<T>& m, const Tensor3<T>& x) {
   const GatedDeltaOptions& o = m.options();
   const Index seq = x.extent(1), members = o.num_value_heads / o.num_key_heads,
               by_head = 2 * o.key_dim + 2 * members * o.value_dim;
@@ -128,7 +128,7 @@ void expect_delta_rule(Random& random, attn::Isa isa) {
   if (random.chance(0.5)) module.pack();
   const auto x =
       random.tensor<T, 3>({random.integer(1, 2), random.integer(0, 8), module.options().d_model});
-  expect_within(32 * 100, module(x, {}, {.isa = isa}), reference(module, x));
+  expect_within(32 * 100, module(x, {}, {.isa = isa}), gated_delta_reference(module, x));
 }
 
 TEST(GatedDelta, AgreesWithLoops) {
@@ -212,8 +212,8 @@ TEST(GatedDeltaBackward, AgreesWithCentralDifferences) {
     Random random(n);
     SCOPED_TRACE(random.trace());
     auto module = random_module<GatedDelta<double>>(random, draw_delta(random));
-    expect_gradients<attn::GatedDeltaSaved<double>>(random, "GatedDelta", module, reference<double>,
-                                                    32 * 100);
+    expect_gradients<attn::GatedDeltaSaved<double>>(random, "GatedDelta", module,
+                                                    gated_delta_reference<double>, 32 * 100);
     if (HasFailure()) break;
   }
 }

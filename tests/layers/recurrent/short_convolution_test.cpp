@@ -22,7 +22,7 @@ ShortConvolutionOptions draw_convolution(Random& random) {
 
 /// The definition: sums over the tokens before, of which those before the first are 0.
 template <class T>
-Tensor3<double> reference(const ShortConvolution<T>& m, const Tensor3<T>& x) {
+Tensor3<double> short_convolution_reference(const ShortConvolution<T>& m, const Tensor3<T>& x) {
   const Index dim = m.options().d_model, width = m.options().width;
   const auto product = [](const attn::Linear<T>& layer, Index i, const auto& value) {
     double sum = layer.bias ? static_cast<double>(layer.bias(i)) : 0;
@@ -63,7 +63,7 @@ void expect_convolution(Random& random, attn::Isa isa) {
   if (random.chance(0.5)) module.pack();
   const auto x =
       random.tensor<T, 3>({random.integer(1, 3), random.integer(0, 9), module.options().d_model});
-  expect_within(1000, module(x, {}, {.isa = isa}), reference(module, x));
+  expect_within(1000, module(x, {}, {.isa = isa}), short_convolution_reference(module, x));
 }
 
 TEST(ShortConvolution, AgreesWithLoops) {
@@ -223,8 +223,8 @@ TEST(ShortConvolutionBackward, AgreesWithCentralDifferences) {
     Random random(n);
     SCOPED_TRACE(random.trace());
     auto module = random_module<ShortConvolution<double>>(random, draw_convolution(random));
-    expect_gradients<attn::ShortConvolutionSaved<double>>(random, "ShortConvolution", module,
-                                                          reference<double>, 1000);
+    expect_gradients<attn::ShortConvolutionSaved<double>>(
+        random, "ShortConvolution", module, short_convolution_reference<double>, 1000);
     if (HasFailure()) break;
   }
 }
