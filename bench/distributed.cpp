@@ -67,7 +67,7 @@ struct Workload {
 
 struct Measured {
   double seconds = 1e300;
-  double busy = 1e300;  ///< seconds of processor time per thread, which waiting threads spend, too
+  double busy = 1e300;  ///< processor seconds per thread, including those spent waiting
   double memory = 0;
 };
 

@@ -227,6 +227,14 @@ TEST(DistributedShard, RefusesWhatItCannotSpread) {
         EXPECT_EQ(refused(attn::Gpt<float>(other)),
                   "[shard] vocab_size must be the same on every rank; found 16 on rank 0, 17 on "
                   "rank 1.");
+        EXPECT_EQ(refused(attn::Seq2SeqTransformer<float>(
+                      {.src_vocab_size = 9,
+                       .tgt_vocab_size = 9,
+                       .transformer = {.layer = options.layer,
+                                       .num_encoder_layers = 1,
+                                       .num_decoder_layers = 1 + comm.rank()}})),
+                  "[shard] the number of layers of the decoder must be the same on every rank; "
+                  "found 1 on rank 0, 2 on rank 1.");
         attn::Gpt<float> model(options);
         attn::shard(model, comm);
         const attn::Tensor2<index_t> ids({1, 2}, {3, 4});

@@ -40,6 +40,10 @@ namespace detail {
 struct KeyRange {
   index_t begin, end;
 };
+constexpr bool is_empty(KeyRange keys) { return keys.begin >= keys.end; }
+constexpr KeyRange intersection(KeyRange a, KeyRange b) {
+  return {(std::max)(a.begin, b.begin), (std::min)(a.end, b.end)};
+}
 
 /// One batch row of a call: stored lengths, before key_lengths and query_lengths apply.
 struct SequenceLengths {
@@ -99,7 +103,7 @@ inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const Seq
   const index_t p = position(mask, offset, row, i);
   KeyRange seen{mask.left_padding ? mask.left_padding(row.b) : 0, row.keys(mask)};
   const auto intersect = [&](index_t begin, index_t end) {
-    seen = {(std::max)(seen.begin, begin), (std::min)(seen.end, end)};
+    seen = intersection(seen, {begin, end});
   };
   if (mask.causal) intersect(0, p + 1);
   if (mask.prefix_lengths) intersect(0, (std::max)(p + 1, mask.prefix_lengths(row.b)));
@@ -113,8 +117,8 @@ inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const Seq
     intersect(document.begin, document.end);
   }
   intersect((std::max)(p - mask.left, row.first_key), p + mask.right + 1);
-  return seen.begin < seen.end ? KeyRange{seen.begin - row.first_key, seen.end - row.first_key}
-                               : KeyRange{0, 0};
+  return is_empty(seen) ? KeyRange{0, 0}
+                        : KeyRange{seen.begin - row.first_key, seen.end - row.first_key};
 }
 
 }  // namespace detail

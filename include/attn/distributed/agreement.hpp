@@ -51,13 +51,13 @@ class AgreedFields {
 
   /// Adds a number, which errors print.
   void add(std::string_view name, index_t value) {
-    fields_.push_back({name, static_cast<std::uint64_t>(value), true});
+    fields_.push_back({std::string(name), static_cast<std::uint64_t>(value), true});
   }
   void add(std::string_view name, double value) {
-    fields_.push_back({name, std::bit_cast<std::uint64_t>(value), false});
+    fields_.push_back({std::string(name), std::bit_cast<std::uint64_t>(value), false});
   }
   void add(std::string_view name, const Digest& digest) {
-    fields_.push_back({name, digest.value(), false});
+    fields_.push_back({std::string(name), digest.value(), false});
   }
   /// Adds the shape of a view and a hash of its elements.
   template <class T, int Rank>
@@ -80,7 +80,7 @@ class AgreedFields {
   }
 
   struct Field {
-    std::string_view name;
+    std::string name;
     std::uint64_t value;
     bool is_number;
   };

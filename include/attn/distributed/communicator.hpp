@@ -87,6 +87,14 @@ inline std::vector<int> gather_groups(Communicator& communicator, int group) {
   return groups;
 }
 
+using Requests = std::vector<std::unique_ptr<Request>>;
+
+/// Waits for all, and forgets them.
+inline void wait_for(Requests& requests) {
+  for (const auto& request : requests) request->wait();
+  requests.clear();
+}
+
 template <class T>
 std::span<std::byte> bytes_of(Buffer<T>& x) {
   return std::as_writable_bytes(std::span(x.data(), static_cast<std::size_t>(x.size())));

@@ -17,17 +17,14 @@ namespace detail {
 template <class F>
 void for_kept_tokens(const ContextLayout& layout, int rank, const std::vector<IndexRange>& kept,
                      F f) {
-  index_t at = 0;
-  for (const IndexRange& range : layout.ranges(rank)) {
-    index_t before = 0;
-    for (const IndexRange& part : kept) {
-      const IndexRange tokens = common_part(range, part);
-      for (index_t i = tokens.begin; i < tokens.end; ++i) {
-        f(at + i - range.begin, before + i - part.begin);
+  index_t before = 0;
+  for (const IndexRange& all : kept) {
+    for_parts(layout, rank, all, [&](const IndexRange& part, index_t at, std::size_t) {
+      for (index_t i = part.begin; i < part.end; ++i) {
+        f(at + i - part.begin, before + i - all.begin);
       }
-      before += part.end - part.begin;
-    }
-    at += range.end - range.begin;
+    });
+    before += all.end - all.begin;
   }
 }
 

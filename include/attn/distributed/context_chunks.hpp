@@ -22,12 +22,10 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// Runs tasks on another executor, and polls requests between the tasks of the calling thread: MPI
-/// transfers data only while it is called.
+/// transfers data only while it is called. Removes requests that are complete.
 class PollingExecutor final : public Executor {
  public:
-  using Requests = std::vector<std::unique_ptr<Request>>;
-
-  PollingExecutor(const Executor& threads, std::initializer_list<const Requests*> requests)
+  PollingExecutor(const Executor& threads, std::initializer_list<Requests*> requests)
       : threads_(threads), requests_(requests) {}
 
   int concurrency() const override { return threads_.concurrency(); }
@@ -36,15 +34,18 @@ class PollingExecutor final : public Executor {
     threads_.run(count, [&](index_t n, int worker) {
       task(n, worker);
       if (std::this_thread::get_id() != caller) return;
-      for (const Requests* requests : requests_) {
-        for (const auto& request : *requests) request->poll();
+      for (Requests* requests : requests_) {
+        // Unlike erase_if(), it leaves all requests valid if poll() throws.
+        const auto done = std::partition(requests->begin(), requests->end(),
+                                         [](const auto& request) { return !request->poll(); });
+        requests->erase(done, requests->end());
       }
     });
   }
 
  private:
   const Executor& threads_;
-  std::vector<const Requests*> requests_;
+  std::vector<Requests*> requests_;
 };
 
 /// Views x (batch, heads, tokens, dim), tokens of this rank, by their numbers in the whole
@@ -61,8 +62,9 @@ TensorView<T, Rank> view_as_whole(const TensorView<T, Rank>& x, index_t seq, ind
 }
 
 /// A call of context_parallel_attention(). Keys arrive in chunks of whole blocks, in the order of
-/// keys. A rank packs its own keys and values, which it sends at once: the others take them when
-/// they need them. It stores two chunks: the one it computes with, and the next one.
+/// keys. A rank packs its own keys and values, and starts all its sends at the beginning of each
+/// pass: the others take them when they need them. It stores two chunks: the one it computes with,
+/// and the next one.
 template <class In, class KeyElement, class T>
 class ContextAttention {
  public:
@@ -113,8 +115,6 @@ class ContextAttention {
   }
 
  private:
-  using Requests = PollingExecutor::Requests;
-
   /// The whole call, as seen from one range of this rank's tokens: only these may be read.
   struct Range {
     AttentionOptions<T> options;  ///< with lse as a view of the whole call
@@ -136,14 +136,10 @@ class ContextAttention {
   std::vector<Piece> pieces_of(const ContextChunk& chunk) const {
     std::vector<Piece> pieces;
     for (int rank = 0; rank < layout_.ranks(); ++rank) {
-      index_t at = 0;
-      for (const IndexRange& range : layout_.ranges(rank)) {
-        const IndexRange tokens = common_part(range, chunk.tokens);
-        if (tokens.begin < tokens.end) {
-          pieces.push_back({rank, tokens, at + tokens.begin - range.begin});
-        }
-        at += range.end - range.begin;
-      }
+      for_parts(layout_, rank, chunk.tokens,
+                [&](const IndexRange& tokens, index_t at, std::size_t) {
+                  pieces.push_back({rank, tokens, at});
+                });
     }
     return pieces;
   }
@@ -168,7 +164,10 @@ class ContextAttention {
     return static_cast<std::size_t>((piece.tokens.end - piece.tokens.begin) * token_size());
   }
 
-  KeyElement* stored(std::size_t n) { return buffers_[n % 2].data(); }
+  const ContextChunk& chunk_at(index_t n) const {
+    return plan_->chunks()[static_cast<std::size_t>(n)];
+  }
+  KeyElement* stored(index_t n) { return buffers_[static_cast<std::size_t>(n % 2)].data(); }
 
   /// Starts to send this rank's tokens of all chunks.
   void send() {
@@ -185,9 +184,9 @@ class ContextAttention {
   }
 
   /// Starts to receive chunk n.
-  void receive(std::size_t n) {
-    if (n >= plan_->chunks().size()) return;
-    const ContextChunk& chunk = plan_->chunks()[n];
+  void receive(index_t n) {
+    if (n >= std::ssize(plan_->chunks())) return;
+    const ContextChunk& chunk = chunk_at(n);
     if (!chunk.needed_by[static_cast<std::size_t>(communicator_.rank())]) return;
     for (const Piece& piece : pieces_of(chunk)) {
       const std::span<KeyElement> to(
@@ -205,24 +204,23 @@ class ContextAttention {
     send();
     for (ContextRows<T>& rows : plan_->rows()) {
       // Fully masked rows have outputs, too.
-      if (!rows.first_chunk) run_part(rows, {0, 0}, stage, true, true, recomputes);
+      if (is_empty(rows.chunks)) run_part(rows, {0, 0}, stage, true, true, recomputes);
     }
     receive(0);
-    for (std::size_t n = 0; n < plan_->chunks().size(); ++n) {
-      const Requests arriving = std::exchange(receives_, {});
+    for (index_t n = 0; n < std::ssize(plan_->chunks()); ++n) {
+      Requests arriving = std::exchange(receives_, {});
       receive(n + 1);
-      for (const auto& request : arriving) request->wait();
+      wait_for(arriving);
       compute(n, stage, recomputes);
     }
-    for (const auto& request : sends_) request->wait();
-    sends_.clear();
+    wait_for(sends_);
   }
 
   /// Computes the rows of this rank that see keys of chunk n.
-  void compute(std::size_t n, Stage stage, bool recomputes) {
-    const ContextChunk& chunk = plan_->chunks()[n];
+  void compute(index_t n, Stage stage, bool recomputes) {
+    const ContextChunk& chunk = chunk_at(n);
     for (ContextRows<T>& rows : plan_->rows()) {
-      if (!rows.takes(n)) continue;
+      if (n < rows.chunks.begin || n >= rows.chunks.end) continue;
       AttentionProblem<T>& problem = *ranges_[rows.range]->problem;
       const index_t batch = k_.extent(0), heads = problem.num_kv_heads();
       const auto view = [&](KeyElement* data, index_t dim) {
@@ -233,7 +231,8 @@ class ContextAttention {
       };
       problem.k = view(stored(n), problem.head_dim());
       problem.v = view(stored(n) + batch * k_size(), problem.head_dim_v());
-      run_part(rows, chunk.keys, stage, n == *rows.first_chunk, n == *rows.last_chunk, recomputes);
+      run_part(rows, chunk.keys, stage, n == rows.chunks.begin, n + 1 == rows.chunks.end,
+               recomputes);
     }
   }
 

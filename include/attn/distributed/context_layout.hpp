@@ -67,6 +67,23 @@ class ContextLayout {
   Kind kind_;
 };
 
+namespace detail {
+
+/// Calls f(part, at, n) for each part of `tokens` that lies in range n of `rank`. The part begins
+/// with token `at` of the rank.
+template <class F>
+void for_parts(const ContextLayout& layout, int rank, const IndexRange& tokens, const F& f) {
+  const std::array<IndexRange, 2> ranges = layout.ranges(rank);
+  index_t at = 0;
+  for (std::size_t n = 0; n < ranges.size(); ++n) {
+    const IndexRange part = intersection(ranges[n], tokens);
+    if (!is_empty(part)) f(part, at + part.begin - ranges[n].begin, n);
+    at += ranges[n].end - ranges[n].begin;
+  }
+}
+
+}  // namespace detail
+
 /// Returns a copy of the tokens of `rank` of x (batch, heads, seq, dim). Throws ShapeError unless
 /// seq is that of the layout.
 template <TensorLike X>

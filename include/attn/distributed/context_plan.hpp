@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "attn/attention/tasks/tiling.hpp"
@@ -15,23 +15,16 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-inline bool overlap(const KeyRange& a, const KeyRange& b) {
-  return (std::max)(a.begin, b.begin) < (std::min)(a.end, b.end);
-}
-inline IndexRange common_part(const IndexRange& a, const IndexRange& b) {
-  return {(std::max)(a.begin, b.begin), (std::min)(a.end, b.end)};
-}
-
 /// Batch rows whose queries and keys are the same tokens of the layout: all rows of a call, or one
 /// packed sequence.
 struct ContextSequence {
-  KeyRange batch;
+  IndexRange batch;
   IndexRange queries, keys;  ///< tokens of the layout
 
   /// Whether it takes the decode path, whose sums depend on all rows of a key/value head.
   template <class T>
   bool is_decoded(const AttentionProblem<T>& problem) const {
-    return queries.begin < queries.end && tiling_of(problem, batch.begin).decode;
+    return !is_empty(queries) && tiling_of(problem, batch.begin).decode;
   }
 };
 
@@ -61,18 +54,14 @@ struct ContextChunk {
 template <class T>
 struct ContextRows {
   std::size_t range;  ///< of the two ranges
-  KeyRange batch;
-  IndexRange queries;  ///< numbers in the sequence
-  KeyRange seen;       ///< contains all keys that they see
-  std::optional<std::size_t> first_chunk = {}, last_chunk = {};  ///< with keys that they see
+  IndexRange batch;
+  IndexRange queries;          ///< numbers in the sequence
+  KeyRange seen;               ///< contains all keys that they see
+  IndexRange chunks = {0, 0};  ///< with keys that they see
   std::vector<RowState<T>> states = {};
   std::vector<T> output_scales = {};
   Buffer<T> sums = {};
   std::vector<std::uint8_t> non_finite = {};
-
-  bool takes(std::size_t chunk) const {
-    return first_chunk && *first_chunk <= chunk && chunk <= *last_chunk;
-  }
 };
 
 /// The chunks of all sequences that are not on the decode path, and the rows of one rank.
@@ -82,7 +71,7 @@ class ContextPlan {
   ContextPlan(const AttentionProblem<T>& problem, const ContextLayout& layout, int rank)
       : problem_(problem), layout_(layout), rank_(rank) {
     for (const ContextSequence& sequence : sequences_of(problem)) {
-      if (sequence.queries.begin < sequence.queries.end && !sequence.is_decoded(problem)) {
+      if (!detail::is_empty(sequence.queries) && !sequence.is_decoded(problem)) {
         is_empty_ = false;
         add(sequence);
       }
@@ -97,13 +86,13 @@ class ContextPlan {
 
  private:
   /// The smallest range that contains all keys that queries see in any of the batch rows.
-  KeyRange seen_by(const KeyRange& batch, const IndexRange& queries) const {
+  KeyRange seen_by(const IndexRange& batch, const IndexRange& queries) const {
     KeyRange all{layout_.seq(), 0};
     const bool varies = problem_.options.mask.has_intervals();
     for (index_t b = batch.begin; b < batch.end; ++b) {
       for (index_t i = queries.begin; i < (varies ? queries.end : queries.begin + 1); ++i) {
         const KeyRange seen = problem_.keys_seen(b, i);
-        if (seen.begin >= seen.end) continue;
+        if (detail::is_empty(seen)) continue;
         all = {(std::min)(all.begin, seen.begin), (std::max)(all.end, seen.end)};
       }
     }
@@ -111,24 +100,21 @@ class ContextPlan {
   }
 
   void add(const ContextSequence& sequence) {
-    std::vector<std::vector<KeyRange>> seen;  // by each rank
-    index_t longest = 0;
+    std::vector<std::pair<int, KeyRange>> seen;  // rank, and keys that queries of it see
     const std::size_t first_rows = rows_.size();
     for (int rank = 0; rank < layout_.ranks(); ++rank) {
-      auto& of_rank = seen.emplace_back();
-      for (std::size_t n = 0; n < 2; ++n) {
-        const IndexRange range = layout_.ranges(rank)[n];
-        longest = (std::max)(longest, range.end - range.begin);
-        const IndexRange tokens = common_part(range, sequence.queries);
-        if (tokens.begin >= tokens.end) continue;
-        const IndexRange queries{tokens.begin - sequence.queries.begin,
-                                 tokens.end - sequence.queries.begin};
-        of_rank.push_back(seen_by(sequence.batch, queries));
-        if (rank != rank_) continue;
-        rows_.push_back(
-            {.range = n, .batch = sequence.batch, .queries = queries, .seen = of_rank.back()});
-      }
+      for_parts(layout_, rank, sequence.queries,
+                [&](const IndexRange& tokens, index_t, std::size_t n) {
+                  const IndexRange queries{tokens.begin - sequence.queries.begin,
+                                           tokens.end - sequence.queries.begin};
+                  const KeyRange keys = seen_by(sequence.batch, queries);
+                  seen.emplace_back(rank, keys);
+                  if (rank != rank_) return;
+                  rows_.push_back(
+                      {.range = n, .batch = sequence.batch, .queries = queries, .seen = keys});
+                });
     }
+    const index_t longest = layout_.ranges(0)[0].end;  // no range of a rank is longer
     // Longer chunks save copies of the rows' sums, shorter ones memory.
     constexpr index_t kMaxKeys = 2048;
     const index_t block = tiling_of(problem_, sequence.batch.begin).block_kv;
@@ -136,16 +122,20 @@ class ContextPlan {
     const index_t first = sequence.keys.begin, count = sequence.keys.end - first;
     for (index_t begin = 0; begin < count; begin += step) {
       const KeyRange keys{begin, (std::min)(begin + step, count)};
-      ContextChunk chunk{keys, {first + keys.begin, first + keys.end}, {}};
-      for (const auto& of_rank : seen) {
-        chunk.needed_by.push_back(
-            std::any_of(of_rank.begin(), of_rank.end(),
-                        [&](const KeyRange& range) { return overlap(range, keys); }));
+      const auto contains_some = [&](const KeyRange& range) {
+        return !detail::is_empty(intersection(range, keys));
+      };
+      ContextChunk chunk{keys,
+                         {first + keys.begin, first + keys.end},
+                         std::vector<bool>(static_cast<std::size_t>(layout_.ranks()))};
+      for (const auto& [rank, range] : seen) {
+        if (contains_some(range)) chunk.needed_by[static_cast<std::size_t>(rank)] = true;
       }
+      const index_t number = std::ssize(chunks_);
       for (std::size_t n = first_rows; n < rows_.size(); ++n) {
-        if (!overlap(rows_[n].seen, keys)) continue;
-        if (!rows_[n].first_chunk) rows_[n].first_chunk = chunks_.size();
-        rows_[n].last_chunk = chunks_.size();
+        if (!contains_some(rows_[n].seen)) continue;
+        IndexRange& needed = rows_[n].chunks;
+        needed = {detail::is_empty(needed) ? number : needed.begin, number + 1};
       }
       longest_chunk_ = (std::max)(longest_chunk_, keys.end - keys.begin);
       chunks_.push_back(std::move(chunk));

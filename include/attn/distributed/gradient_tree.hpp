@@ -115,7 +115,9 @@ class GradientTree {
  private:
   /// Elements of one message, which fit a core's cache: sums are added block by block.
   static constexpr index_t kBlock = index_t{1} << 16;
-  /// Blocks that a rank sends before it adds its own, so that no rank waits for a slower one.
+  /// Blocks that a rank sends to each other one before it waits for its own: it waits for a slower
+  /// rank only if it is this many blocks ahead. Bounds the messages that are sent but not received,
+  /// which LocalCommunicator copies.
   static constexpr std::size_t kSentAhead = 256;
 
   /// A sum over micro-batches: elements of all parameters, or empty if the gradients are the sum.
@@ -283,7 +285,6 @@ class GradientTree {
     const detail::ParameterRange* range = block_of(communicator_.rank(), block);
     if (range == nullptr) return;
     detail::wait_for(arrival.receives);
-    arrival.receives.clear();
     detail::TreeStack<T*> sums{stack_.count};
     auto own = stack_.entries.begin();
     T* received = arrival.received.data();

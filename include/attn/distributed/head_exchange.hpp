@@ -58,7 +58,7 @@ class HeadExchange {
     using T = std::remove_const_t<E>;
     constexpr bool to_heads = std::is_const_v<E>;
     std::vector<Buffer<T>> sent, received;
-    std::vector<std::unique_ptr<Request>> requests;
+    Requests requests;
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       // What a message holds: heads of one rank at the tokens of the other.
       const Part out = part_of(rank, to_heads), in = part_of(rank, !to_heads);
@@ -71,7 +71,7 @@ class HeadExchange {
       requests.push_back(communicator_.receive(rank, bytes_of(received.back())));
       requests.push_back(communicator_.send(rank, bytes_of(sent.back())));
     }
-    for (const auto& request : requests) request->wait();
+    wait_for(requests);
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       const T* from = received[static_cast<std::size_t>(rank)].data();
       for_rows(streams, part_of(rank, !to_heads),

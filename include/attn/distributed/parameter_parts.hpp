@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -79,12 +78,6 @@ void add_parameters(AgreedFields& fields, const std::vector<TrainedParameter<T>>
   fields.add("the number of elements", sum);
   fields.add("the sizes of the parameters", TensorView1<const index_t>(sizes));
   fields.add("the names of the parameters", names);
-}
-
-using Requests = std::vector<std::unique_ptr<Request>>;
-
-inline void wait_for(const Requests& requests) {
-  for (const auto& request : requests) request->wait();
 }
 
 /// Calls f(to, from) for the messages of each rank to each other one. At any time all ranks send to

@@ -130,6 +130,10 @@ class ShardPlan {
   Communicator& communicator_;
 };
 
+template <class Stack>
+inline constexpr bool is_decoder =
+    requires(const Stack& stack) { stack.layers.front().multihead_attn; };
+
 /// This rank's part of an Encoder or Decoder, which replace() puts into its place.
 template <class T>
 class StackPart {
@@ -139,7 +143,7 @@ class StackPart {
     const ShardPlan plan(communicator);
     for (const auto& layer : whole.layers) {
       LayerPart& part = layers_.emplace_back();
-      if constexpr (requires { layer.multihead_attn; }) {
+      if constexpr (is_decoder<Stack>) {
         part.multihead_attn = plan.part_of(layer.multihead_attn);
       } else {
         refuse(static_cast<bool>(layer.latent_attn), "latent attention");
@@ -168,7 +172,7 @@ class StackPart {
       LayerPart& part = layers_[n];
       layer.self_attn = std::move(part.self_attn);
       layer.feed_forward = std::move(part.feed_forward);
-      if constexpr (requires { layer.multihead_attn; }) {
+      if constexpr (is_decoder<Stack>) {
         layer.multihead_attn = std::move(part.multihead_attn);
       } else {
         layer.experts.experts = std::move(part.experts);
@@ -218,20 +222,24 @@ class LogitsPart {
   std::vector<WeightForm<T>> form_;
 };
 
+/// `whose`: added to the name of each field.
 template <class Stack>
-void add_stack(AgreedFields& fields, const Stack& stack) {
-  fields.add("the number of layers", std::ssize(stack.layers));
+void add_stack(AgreedFields& fields, const Stack& stack, std::string_view whose) {
+  const auto add = [&](std::string_view name, const auto& x) {
+    fields.add(join({name, whose}), x);
+  };
+  add("the number of layers", std::ssize(stack.layers));
   if (!stack.layers.empty()) {
     const MultiHeadAttentionOptions& o = stack.layers[0].self_attn.options();
-    fields.add("embed_dim", o.embed_dim);
-    fields.add("num_heads", o.num_heads);
-    fields.add("num_kv_heads", o.num_kv_heads);
-    fields.add("head_dim_v", o.head_dim_v);
+    add("embed_dim", o.embed_dim);
+    add("num_heads", o.num_heads);
+    add("num_kv_heads", o.num_kv_heads);
+    add("head_dim_v", o.head_dim_v);
   }
   Digest hidden, experts;
   for (const auto& layer : stack.layers) {
     hidden.take(static_cast<std::uint64_t>(layer.feed_forward.linear2.in_features()));
-    if constexpr (requires { layer.experts; }) {
+    if constexpr (!is_decoder<Stack>) {
       const MixtureOfExpertsOptions& o = layer.experts.options();
       for (const index_t number :
            {o.num_experts, o.experts_per_token, o.dim_feedforward, o.dim_shared}) {
@@ -239,8 +247,8 @@ void add_stack(AgreedFields& fields, const Stack& stack) {
       }
     }
   }
-  fields.add("dim_feedforward", hidden);
-  fields.add("the experts", experts);
+  add("dim_feedforward", hidden);
+  add("the experts", experts);
 }
 
 /// Runs build() on all ranks, which either all return or all throw. `vocab_size`: of the logits, 0
@@ -252,8 +260,13 @@ void agree_on_shards(Communicator& communicator, index_t vocab_size, F build,
     build();
     AgreedFields fields;
     fields.add("vocab_size", vocab_size);
-    fields.add("the instruction set", static_cast<index_t>(active_isa()));  // of routing's bits
-    (add_stack(fields, stacks), ...);
+    // Every rank computes the routing, with the same bits.
+    fields.add("the instruction set", static_cast<index_t>(active_isa()));
+    (add_stack(fields, stacks,
+               sizeof...(stacks) == 1 ? ""
+               : is_decoder<Stacks>   ? " of the decoder"
+                                      : " of the encoder"),
+     ...);
     return fields;
   });
 }
@@ -278,8 +291,9 @@ void agree_on_shards(Communicator& communicator, index_t vocab_size, F build,
 /// Refers to communicator. Throws ValueError on every rank, and leaves the model unchanged, for
 /// latent attention, recurrent mixers, query_key_norm_of_all_heads, attention without an output
 /// projection, weights of 16 bits that are not compressed, a model that has been sharded already,
-/// and models, or instruction sets (active_isa()), that differ between ranks. A sharded model
-/// cannot be saved; calls with functors, and options with a value for each head, are errors.
+/// models of other sizes on other ranks, and instruction sets (active_isa()) that differ between
+/// ranks. A sharded model cannot be saved; calls with functors, and options with a value for each
+/// head, are errors.
 template <class T>
 void shard(Encoder<T>& encoder, Communicator& communicator) {
   std::optional<detail::StackPart<T>> part;

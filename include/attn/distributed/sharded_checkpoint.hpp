@@ -23,7 +23,7 @@ class GatheredState {
   template <class Optimizer>
   explicit GatheredState(ShardedOptimizer<Optimizer>& optimizer) : steps_(optimizer.steps()) {
     Communicator& communicator = optimizer.communicator();
-    std::vector<std::unique_ptr<Request>> requests;
+    Requests requests;
     optimizer.visit_parts(
         [&](const std::string& name, index_t size, const auto& part_of, const TensorView1<T>& own) {
           if (communicator.rank() != 0) {
@@ -37,7 +37,7 @@ class GatheredState {
                 communicator.receive(rank, std::as_writable_bytes(elements(whole, part_of(rank)))));
           }
         });
-    for (const auto& request : requests) request->wait();
+    wait_for(requests);
   }
 
   index_t steps() const { return steps_; }

@@ -138,7 +138,7 @@ class DecoderLayer {
   /// See Linear::pack().
   void pack(MatmulPrecision precision = MatmulPrecision::highest) {
     self_attn.pack(precision);
-    multihead_attn.pack(false, precision);
+    multihead_attn.pack(precision, false);
     feed_forward.pack(precision);
   }
 

@@ -194,11 +194,10 @@ class MultiHeadAttention {
 
   /// Packs the projections for the kernels: see Linear::pack(). Packs the input projections for
   /// self-attention, or for attention to another sequence.
-  void pack(bool self_attention = true, MatmulPrecision precision = MatmulPrecision::highest) {
-    projections_.pack(self_attention, precision);
+  void pack(MatmulPrecision precision = MatmulPrecision::highest, bool self_attention = true) {
+    projections_.pack(precision, self_attention);
     if (options_.output_projection) out_proj_.pack(precision);
   }
-  void pack(MatmulPrecision precision) { pack(true, precision); }
 
   // The three input projections (out, in) and their biases, however they are stored.
   TensorView2<T> q_weight() { return projections_.weight(0); }

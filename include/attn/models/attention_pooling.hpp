@@ -52,7 +52,7 @@ class AttentionPooling {
 
   /// See Linear::pack().
   void pack(MatmulPrecision precision = MatmulPrecision::highest) {
-    attention.pack(false, precision);
+    attention.pack(precision, false);
     feed_forward.pack(precision);
   }
 

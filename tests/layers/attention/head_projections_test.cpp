@@ -29,7 +29,7 @@ TEST(HeadProjections, EveryWayGivesTheThreeProjections) {
                                             .head_dim_v = random.integer(1, 9)};
     HeadProjections<float> projections(options);
     attn_test::randomize(projections, random);
-    if (random.chance(0.6)) projections.pack(random.chance(0.5));
+    if (random.chance(0.6)) projections.pack(MatmulPrecision::highest, random.chance(0.5));
     const index_t batch = random.integer(1, 3), q_len = random.integer(1, 7);
     const index_t kv_len = random.integer(1, 7), appended = random.pick<index_t>({0, 0, 2});
     // Some inputs are slices of longer sequences, whose batch rows are not adjacent.
@@ -92,10 +92,10 @@ TEST(HeadProjections, WhatWasLoadedAfterPackingIsUsed) {
           to_array(linear(Tensor3<float>(key), read_only.weight(2), read_only.bias(2)));
       EXPECT_EQ(difference(to_array(heads.v), expected, 1e-5, active_isa()), "");
     };
-    projections.pack(self);
+    projections.pack(MatmulPrecision::highest, self);
     attn_test::randomize(projections, random);  // by visit_parameters(), as loading does
     check();
-    projections.pack(self);
+    projections.pack(MatmulPrecision::highest, self);
     const TensorView2<float> weight = projections.weight(2);
     for (index_t n = 0; n < weight.size(); ++n) weight.data()[n] = 3;
     check();

@@ -8,10 +8,6 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-inline KeyRange intersection(KeyRange a, KeyRange b) {
-  return {(std::max)(a.begin, b.begin), (std::min)(a.end, b.end)};
-}
-
 /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, for `count` rows and the keys in `columns`, of
 /// which the mask functor keeps `chunks`. Reads weights and d_s of `scores` and k, q and d_out of
 /// `inputs`, adds to d_q, d_k and d_v of `sums`.

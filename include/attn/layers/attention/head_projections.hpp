@@ -115,7 +115,7 @@ class HeadProjections {
 
   /// Packs the joint matrix of self-attention, or the projections of cross-attention: see
   /// Linear::pack().
-  void pack(bool self_attention, MatmulPrecision precision = MatmulPrecision::highest) {
+  void pack(MatmulPrecision precision, bool self_attention) {
     packed_ = {};
     if (!weight_) return;  // in three matrices, or compressed
     const auto rows = [&](int first, int last) {

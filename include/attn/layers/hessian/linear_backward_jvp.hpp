@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 /// Adds to the gradients what linear_backward(d_out, x, weight, ..) computes, and to their tangents
 /// its derivative along the tangents of d_out, x and weight. Each view of a gradient, and the
-/// tangent of the weight, may be empty. Shapes: d_out (.., out), x and d_x (.., in), weight and
+/// tangents of x and weight, may be empty. Shapes: d_out (.., out), x and d_x (.., in), weight and
 /// d_weight (out, in), d_bias (out). Throws ShapeError.
 ///
 /// With t(x) the tangent of x: t(d_x) = t(d_out) weight + d_out t(weight), t(d_weight) = t(d_out)^T
@@ -29,9 +29,9 @@ void linear_backward_jvp(const std::type_identity_t<DualView<const T, Rank>>& d_
   };
   run(d_out.value, x.value, weight.value, d_x.value, d_weight.value, d_bias.value);
   run(d_out.tangent, x.value, weight.value, d_x.tangent, d_weight.tangent, d_bias.tangent);
-  const bool moves = static_cast<bool>(weight.tangent);
-  run(d_out.value, x.tangent, moves ? weight.tangent : weight.value, moves ? d_x.tangent : View(),
-      d_weight.tangent, {});
+  const bool x_moves = static_cast<bool>(x.tangent), moves = static_cast<bool>(weight.tangent);
+  run(d_out.value, x_moves ? x.tangent : x.value, moves ? weight.tangent : weight.value,
+      moves ? d_x.tangent : View(), x_moves ? d_weight.tangent : TensorView2<T>(), {});
 }
 
 ATTN_NAMESPACE_END

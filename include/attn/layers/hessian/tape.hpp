@@ -99,11 +99,9 @@ class HessianTape {
                  {}, execution_);
     }
     record([=, this] {
-      if (x.constant) {
-        return linear_backward(out.d.tangent, x.x.value, weight.value, {}, d_weight, d_bias, {},
-                               execution_);
-      }
-      linear_backward_jvp(out.d, x.x, weight, x.d, {{}, d_weight}, {{}, d_bias}, execution_);
+      using Dual = DualView<T, 3>;
+      linear_backward_jvp(out.d, x.constant ? Dual{x.x.value, {}} : x.x, weight,
+                          x.constant ? Dual() : x.d, {{}, d_weight}, {{}, d_bias}, execution_);
     });
     return out;
   }

@@ -97,8 +97,11 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
            const MultiHeadAttentionCall<T>& call, const TensorView3<Accumulator<T>>& results,
            const TensorView3<T>& normed, const Execution& execution) const {
     const index_t batch = projected.extent(0), seq = projected.extent(1);
+    const Shape<3> padded_shape = convolution.padded_shape(batch, seq);
+    Scratch<Acc> padded(execution.scratch(), size_of(padded_shape));
     const detail::DeltaInputs<Acc> inputs(options_, batch, seq, execution.scratch());
-    prepare(projected, ba, detail::RowStates<T>(call, seq), inputs, inputs.mixed, execution);
+    prepare(projected, ba, detail::RowStates<T>(call, seq), {padded.data(), padded_shape}, inputs,
+            inputs.mixed, execution);
     if (call.row_caches.empty()) {
       attend(inputs.mixed, inputs.beta, inputs.decay, results, call.cache, execution);
     }
@@ -110,14 +113,14 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
     detail::gated_norm<T>(options_, results, projected, norm.weight.view(), normed, execution);
   }
 
-  /// Computes the inputs of linear attention. `convolved` (batch, seq, channels), which may be
-  /// inputs.mixed, receives the result of the convolution.
+  /// Computes the inputs of linear attention. `padded` receives the inputs of the convolution, and
+  /// `convolved` (batch, seq, channels), which may be inputs.mixed, its result.
   void prepare(const TensorView3<const T>& projected, const TensorView3<const T>& ba,
-               const detail::RowStates<T>& states,
+               const detail::RowStates<T>& states, const TensorView3<Accumulator<T>>& padded,
                const detail::DeltaInputs<Accumulator<T>>& inputs,
                const TensorView3<Accumulator<T>>& convolved, const Execution& execution) const {
     const GatedDeltaOptions& o = options_;
-    const TensorView3<Acc>&padded = inputs.padded, &mixed = inputs.mixed;
+    const TensorView3<Acc>& mixed = inputs.mixed;
     convolution.read_state(states, padded);
     detail::gather_channels<T>(o, projected, padded.slice(1, o.width - 1, padded.extent(1)),
                                execution);

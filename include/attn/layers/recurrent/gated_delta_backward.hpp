@@ -61,26 +61,28 @@ void backward(const GatedDelta<T>& layer, Input3<T> d_out, GatedDeltaSaved<T>& s
       d_inputs(o, batch, seq, workspace);
   Scratch<T> normed_memory(workspace, results.size()), joint_memory(workspace, projected.size()),
       gates_memory(workspace, ba.size());
+  const Shape<3> padded_shape = layer.convolution.padded_shape(batch, seq);
   Scratch<Acc> results_memory(workspace, results.size()),
+      padded_memory(workspace, size_of(padded_shape)),
       convolved_memory(workspace, inputs.mixed.size());
   const TensorView3<T> d_normed(normed_memory.data(), results.shape()),
       d_projected(joint_memory.data(), projected.shape()), d_ba(gates_memory.data(), ba.shape());
   const TensorView3<Acc> d_results(results_memory.data(), results.shape()),
+      padded(padded_memory.data(), padded_shape),
       convolved(convolved_memory.data(), inputs.mixed.shape());
 
   backward(layer.out_proj, d_out, saved.out_proj, d_normed, gradients.out_proj, {}, execution);
   detail::gated_norm_backward<T>(o, d_normed, results, projected, layer.norm.weight.view(),
                                  d_results, d_projected, gradients.norm.weight.view(), execution);
   const MultiHeadAttentionCall<T> call;
-  layer.prepare(projected, ba, detail::RowStates<T>(call, 0), inputs, convolved, execution);
+  layer.prepare(projected, ba, detail::RowStates<T>(call, 0), padded, inputs, convolved, execution);
   detail::delta_attention_backward<Acc>(o, d_results, inputs, d_inputs, execution);
-  detail::delta_rates_backward<T>(o, ba, layer.a_log.view(), layer.dt_bias.view(), d_inputs, d_ba,
-                                  gradients.a_log.view(), gradients.dt_bias.view());
+  detail::delta_rates_backward<T>(o, ba, layer.a_log.view(), layer.dt_bias.view(), inputs, d_inputs,
+                                  d_ba, gradients.a_log.view(), gradients.dt_bias.view());
   detail::normalize_keys_backward<Acc>(o, convolved, inputs.mixed, d_inputs.mixed, execution);
   activate_backward(Activation::silu, d_inputs.mixed, convolved, d_inputs.mixed, execution);
   // Nothing reads the result of the convolution from here on.
-  layer.convolution.backward(d_inputs.mixed, inputs.padded, convolved, gradients.convolution,
-                             execution);
+  layer.convolution.backward(d_inputs.mixed, padded, convolved, gradients.convolution, execution);
   detail::scatter_channels<T>(o, convolved, d_projected, execution);
   linear_backward(d_ba, x, layer.in_proj_ba.weight, d_x, gradients.in_proj_ba.weight.view(), {},
                   residual, execution);

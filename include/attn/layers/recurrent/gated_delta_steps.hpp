@@ -98,16 +98,13 @@ TensorView4<A> value_heads(const GatedDeltaOptions& o, const TensorView3<A>& x, 
 template <class A>
 struct DeltaInputs {
   DeltaInputs(const GatedDeltaOptions& o, index_t batch, index_t seq, Workspace& workspace)
-      : padded_memory(workspace, batch * (o.width - 1 + seq) * o.channels()),
-        mixed_memory(workspace, batch * seq * o.channels()),
+      : mixed_memory(workspace, batch * seq * o.channels()),
         rates_memory(workspace, 2 * batch * seq * o.num_value_heads),
-        padded(padded_memory.data(), {batch, o.width - 1 + seq, o.channels()}),
         mixed(mixed_memory.data(), {batch, seq, o.channels()}),
         beta(rates_memory.data(), {batch, seq, o.num_value_heads}),
         decay(rates_memory.data() + beta.size(), beta.shape()) {}
 
-  Scratch<A> padded_memory, mixed_memory, rates_memory;
-  TensorView3<A> padded;       ///< (batch, width - 1 + seq, channels), of the convolution
+  Scratch<A> mixed_memory, rates_memory;
   TensorView3<A> mixed;        ///< (batch, seq, channels): queries, keys, values
   TensorView3<A> beta, decay;  ///< (batch, seq, num_value_heads)
 };
@@ -130,12 +127,6 @@ void normalize_keys(const GatedDeltaOptions& o, const TensorView3<A>& mixed,
       for (index_t i = 0; i < o.key_dim; ++i) x[i] *= factor;
     }
   });
-}
-
-/// log(1 + e^x) without overflow.
-template <class A>
-A softplus(A x) {
-  return (std::max)(x, A{0}) + std::log1p(std::exp(-std::abs(x)));
 }
 
 /// Calls f(b, t, h, b_column, a_column) for each token and value head h with its columns in the
@@ -163,9 +154,18 @@ void delta_rates(const GatedDeltaOptions& o, const TensorView3<const T>& ba,
   for_delta_rates(o, ba.extent(0), ba.extent(1),
                   [&](index_t b, index_t t, index_t h, index_t b_column, index_t a_column) {
                     const Acc x = Acc{ba(b, t, a_column)} + Acc{dt_bias(h)};
+                    // log(1 + e^x) without overflow.
+                    const Acc softplus = (std::max)(x, Acc{0}) + std::log1p(std::exp(-std::abs(x)));
                     beta(b, t, h) = sigmoid(Acc{ba(b, t, b_column)});
-                    decay(b, t, h) = -std::exp(Acc{a_log(h)}) * softplus(x);
+                    decay(b, t, h) = -std::exp(Acc{a_log(h)}) * softplus;
                   });
+}
+
+/// Where the gates of value head h begin in the result of in_proj_qkvz.
+inline index_t gate_column(const GatedDeltaOptions& o, index_t h) {
+  const index_t members = o.num_value_heads / o.num_key_heads,
+                by_key_head = 2 * (o.key_dim + members * o.value_dim);
+  return h / members * by_key_head + 2 * o.key_dim + (members + h % members) * o.value_dim;
 }
 
 /// out = rms_norm(results, weight, norm_eps) silu(z), head by head: results and out (batch, seq,
@@ -175,15 +175,12 @@ void gated_norm(const GatedDeltaOptions& o, const TensorView3<const Accumulator<
                 const TensorView3<const T>& projected, const TensorView1<const T>& weight,
                 const TensorView3<T>& out, const Execution& execution) {
   using Acc = Accumulator<T>;
-  const index_t seq = out.extent(1), dim = o.value_dim,
-                members = o.num_value_heads / o.num_key_heads,
-                by_key_head = 2 * (o.key_dim + members * dim);
+  const index_t seq = out.extent(1), dim = o.value_dim;
   for_rows(execution.threads(), out.extent(0) * seq, o.values_width(), [&](index_t row) {
     const Shape<3> at{row / seq, row % seq, 0};
     for (index_t h = 0; h < o.num_value_heads; ++h) {
       const Acc* x = results.at_index(at) + h * dim;
-      const T* z = projected.at_index(at) + h / members * by_key_head + 2 * o.key_dim +
-                   (members + h % members) * dim;
+      const T* z = projected.at_index(at) + gate_column(o, h);
       T* to = out.at_index(at) + h * dim;
       Acc squares = 0;
       for (index_t i = 0; i < dim; ++i) squares += x[i] * x[i];

@@ -21,9 +21,7 @@ void gated_norm_backward(const GatedDeltaOptions& o, const TensorView3<const T>&
                          const TensorView3<T>& d_projected,
                          const TensorView1<Accumulator<T>>& d_weight, const Execution& execution) {
   using Acc = Accumulator<T>;
-  const index_t seq = results.extent(1), dim = o.value_dim,
-                members = o.num_value_heads / o.num_key_heads,
-                by_key_head = 2 * (o.key_dim + members * dim);
+  const index_t seq = results.extent(1), dim = o.value_dim;
   const Shape<2> heads{results.extent(0) * seq * o.num_value_heads, dim};
   const TensorView2<const Acc> from(results.data(), heads);
   const TensorView2<Acc> to(d_results.data(), heads);
@@ -32,9 +30,8 @@ void gated_norm_backward(const GatedDeltaOptions& o, const TensorView3<const T>&
   const TensorView1<const Acc> wide(memory.data(), {dim});
   rms_norm(from, wide, o.norm_eps, to, execution);
   for_rows(execution.threads(), heads[0], dim, [&](index_t row) {
-    const index_t token = row / o.num_value_heads, h = row % o.num_value_heads,
-                  gates = h / members * by_key_head + 2 * o.key_dim + (members + h % members) * dim;
-    const Shape<3> at{token / seq, token % seq, gates};
+    const index_t token = row / o.num_value_heads, h = row % o.num_value_heads;
+    const Shape<3> at{token / seq, token % seq, gate_column(o, h)};
     const T* z = projected.at_index(at);
     T* d_z = d_projected.at_index(at);
     const T* d = d_out.at_index({token / seq, token % seq, h * dim});
@@ -84,25 +81,27 @@ void delta_attention_backward(const GatedDeltaOptions& o, const TensorView3<cons
   }
 }
 
-/// The backward of delta_rates(), from gradients.beta and gradients.decay: sets d_ba, and adds to
-/// d_a_log and d_dt_bias (num_value_heads), if they are given.
+/// The backward of delta_rates(), whose results `inputs` holds, from gradients.beta and
+/// gradients.decay: sets d_ba, and adds to d_a_log and d_dt_bias (num_value_heads), if they are
+/// given.
 template <class T>
 void delta_rates_backward(const GatedDeltaOptions& o, const TensorView3<const T>& ba,
                           const TensorView1<const T>& a_log, const TensorView1<const T>& dt_bias,
+                          const DeltaInputs<Accumulator<T>>& inputs,
                           const DeltaInputs<Accumulator<T>>& gradients, const TensorView3<T>& d_ba,
                           const TensorView1<Accumulator<T>>& d_a_log,
                           const TensorView1<Accumulator<T>>& d_dt_bias) {
   using Acc = Accumulator<T>;
   for_delta_rates(o, ba.extent(0), ba.extent(1),
                   [&](index_t b, index_t t, index_t h, index_t b_column, index_t a_column) {
-                    const Acc beta = sigmoid(Acc{ba(b, t, b_column)});
-                    const Acc x = Acc{ba(b, t, a_column)} + Acc{dt_bias(h)};
-                    const Acc d = -std::exp(Acc{a_log(h)}) * gradients.decay(b, t, h);
+                    const Acc beta = inputs.beta(b, t, h), d_decay = gradients.decay(b, t, h);
                     const Acc d_beta = gradients.beta(b, t, h) * beta * (1 - beta);
+                    const Acc slope = sigmoid(Acc{ba(b, t, a_column)} + Acc{dt_bias(h)});
+                    const Acc d_a = -std::exp(Acc{a_log(h)}) * d_decay * slope;
                     d_ba(b, t, b_column) = static_cast<T>(d_beta);
-                    d_ba(b, t, a_column) = static_cast<T>(d * sigmoid(x));
-                    if (d_a_log) d_a_log(h) += d * softplus(x);
-                    if (d_dt_bias) d_dt_bias(h) += d * sigmoid(x);
+                    d_ba(b, t, a_column) = static_cast<T>(d_a);
+                    if (d_a_log) d_a_log(h) += d_decay * inputs.decay(b, t, h);
+                    if (d_dt_bias) d_dt_bias(h) += d_a;
                   });
 }
 
