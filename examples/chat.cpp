@@ -21,7 +21,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "attn/generation/generate_text.hpp"
+#include "attn/generation/generate_texts.hpp"
 #include "attn/generation/saved_session.hpp"
 #if defined(CHAT_HAS_MPI)
 #include "attn/distributed/mpi.hpp"
@@ -195,12 +195,12 @@ class Chat {
   // Answers a message of the user or continues a text; passes each piece of the result to `say`.
   attn::GeneratedText answer(const std::string& text, std::function<bool(std::string_view)> say) {
     read(text);
-    std::vector<attn::TextGenerationOptions> generation = {next_options()};
-    generation[0].on_text = std::move(say);
-    generation[0].keep = options_.keep;
-    generation[0].draft = draft_;
+    attn::TextGenerationOptions generation = next_options();
+    generation.on_text = std::move(say);
+    generation.keep = options_.keep;
+    generation.draft = draft_;
     attn::GeneratedText result = timed(generation, [&] {
-      return std::vector{attn::generate_text(model_, session_, ids_, generation[0])};
+      return std::vector{attn::generate_text(model_, session_, ids_, generation)};
     })[0];
     drafted = result.drafted;
     accepted = result.accepted;
@@ -220,7 +220,7 @@ class Chat {
       generation.push_back(next_options());
       generation.back().on_text = goes_on;
     }
-    return timed(generation,
+    return timed(generation[0],
                  [&] { return attn::generate_samples(model_, session_, ids_, generation); });
   }
 
@@ -292,15 +292,15 @@ class Chat {
     }
     return generation;
   }
-  // Runs `generate` with these options, and measures its speed.
+  // Runs `generate`, of which `first` are the first options, and measures its speed.
   template <class Generate>
-  std::vector<attn::GeneratedText> timed(std::vector<attn::TextGenerationOptions>& generation,
+  std::vector<attn::GeneratedText> timed(attn::TextGenerationOptions& first,
                                          const Generate& generate) {
     // The first logits exist once the prompt has been prefilled.
     const Clock::time_point start = Clock::now();
     double prefill = 0;
     Clock::time_point begin_decode = start;
-    generation[0].logit_processor = [&](attn::TensorView1<float>, std::span<const index_t>) {
+    first.logit_processor = [&](attn::TensorView1<float>, std::span<const index_t>) {
       if (prefill > 0) return;
       prefill = seconds_since(start);
       write_prompt_cache();
@@ -324,10 +324,11 @@ class Chat {
         !std::filesystem::exists(*options_.prompt_cache)) {
       return;
     }
-    // Without the file, all tokens are prefilled at once. 13 or more tokens take the tiled path,
-    // however many precede them; fewer may take the decode path, whose sums round differently and
-    // could change the answer.
-    const index_t left = std::min<index_t>(std::ssize(ids_), 13);
+    // Without the file, all tokens are prefilled at once: fewer in the last step may take the decode
+    // path, whose sums round differently and could change the answer. Models with recurrent layers
+    // have no such number, since they cannot forget tokens; their attention takes no more.
+    const index_t least = session_.min_prefill_tokens().value_or(attn::detail::kMaxDecodeRows + 1);
+    const index_t left = std::min<index_t>(std::ssize(ids_), least);
     const std::vector<index_t> seen = attn::load_session(*options_.prompt_cache, session_);
     const auto same =
         std::mismatch(seen.begin(), seen.end(), ids_.begin(), ids_.end() - left).first;
@@ -420,6 +421,8 @@ bool say(std::string_view piece) {
 
 // Error text of a conversation that ends because its context is full.
 constexpr const char* kFull = "the context is full (--ctx; with --keep it goes on)";
+// That of samples, which --keep excludes.
+constexpr const char* kSamplesFull = "the context is full (--ctx)";
 
 examples::Json speed_of(const Chat& chat) {
   return {{"prefill", static_cast<float>(chat.prefill_rate)},
@@ -449,7 +452,7 @@ void print_samples(Chat& chat, const Options& options) {
   std::cout << std::flush;
   chat.print_stats();
   const auto is_full = [](const auto& one) { return one.end == attn::AnswerEnd::context; };
-  if (!options.json && std::ranges::any_of(samples, is_full)) throw UsageError(kFull);
+  if (!options.json && std::ranges::any_of(samples, is_full)) throw UsageError(kSamplesFull);
 }
 
 void print_answer(Chat& chat, const Options& options) {

@@ -50,7 +50,8 @@ inline PixelOptions pixel_options_of(const std::filesystem::path& folder) {
     read_channels(json, "image_mean", options.mean);
     read_channels(json, "image_std", options.deviation);
   } else {
-    options.mean = {0, 0, 0}, options.deviation = {1, 1, 1};
+    options.mean = {0, 0, 0};
+    options.deviation = {1, 1, 1};
   }
   if (!is_on("do_resize", true)) {
     throw std::runtime_error(path.string() + ": do_resize must be true");

@@ -6,6 +6,7 @@
 #include "attn/generation/decoding_session.hpp"
 #include "attn/generation/draft.hpp"
 #include "attn/generation/generate.hpp"
+#include "attn/generation/gpt_session.hpp"
 #include "attn/generation/guided_session.hpp"
 #include "attn/generation/logits.hpp"
 #include "attn/generation/sampling.hpp"

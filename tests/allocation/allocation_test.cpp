@@ -12,6 +12,7 @@
 
 #include "attn/attention/kv_cache.hpp"
 #include "attn/generation/decoding_session.hpp"
+#include "attn/generation/gpt_session.hpp"
 #include "attn/models/bert.hpp"
 #include "attn/train.hpp"
 

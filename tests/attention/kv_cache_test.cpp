@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/attention/cache/append_first.hpp"
 #include "attn/attention/sdpa.hpp"
 
 #include "support/error_of.hpp"
@@ -284,6 +285,30 @@ TEST(KvCache, CopiesAreDeep) {
   EXPECT_EQ(to_array(a.keys()).data, (std::vector<float>{1}));
   EXPECT_EQ(to_array(b.keys()).data, (std::vector<float>{1, 3}));
   EXPECT_EQ(to_array(b.values()).data, (std::vector<float>{2, 4}));
+}
+
+TEST(KvCache, AppendsTheFirstPositionsOfAnother) {
+  Random random(1);
+  for (const DType element : {DType::F32, DType::BF16, DType::I8}) {
+    const KvCacheOptions options = {
+        .num_kv_heads = 2, .capacity = 6, .head_dim = 3, .element = element};
+    KvCache<float> from(options), part(options), to(options);
+    const auto k = random.tensor<float, 4>({1, 2, 5, 3}), v = random.tensor<float, 4>({1, 2, 5, 3});
+    from.append(k, v);
+    part.append(k.view().slice(2, 0, 4), v.view().slice(2, 0, 4));
+    detail::append_first(to, from, 4);
+    detail::with_cache_element<float>(element, [&]<class E>(E) {
+      EXPECT_TRUE(same_bits(to_array(to.keys<E>()), to_array(part.keys<E>())));
+      EXPECT_TRUE(same_bits(to_array(to.values<E>()), to_array(part.values<E>())));
+    });
+    if (element == DType::I8) {
+      EXPECT_TRUE(same_bits(to_array(to.key_scales()), to_array(part.key_scales())));
+      EXPECT_TRUE(same_bits(to_array(to.value_scales()), to_array(part.value_scales())));
+    }
+    EXPECT_EQ(error_of<ValueError>([&] { detail::append_first(to, from, 6); }),
+              "[append_first] n must lie in 0 .. 5; found 6.");
+    EXPECT_EQ(to.length(), 4);
+  }
 }
 
 TEST(KvCache, MovedFromIsEmptyAndCanBeCopied) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "attn/distributed.hpp"
-#include "attn/generation/decoding_session.hpp"
 #include "attn/generation/generate.hpp"
+#include "attn/generation/gpt_session.hpp"
 #include "attn/models/quantize.hpp"
 #include "attn/train/initialize.hpp"
 

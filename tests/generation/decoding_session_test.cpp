@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "attn/generation/beam_search.hpp"
+#include "attn/generation/gpt_session.hpp"
 
 #include "support/draws/transformer_options.hpp"
 #include "support/error_of.hpp"

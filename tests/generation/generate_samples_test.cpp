@@ -1,7 +1,7 @@
 // generate_samples: continuations of one prompt, each bit-identical to generate_text().
 #include <gtest/gtest.h>
 
-#include "attn/generation/generate_text.hpp"
+#include "attn/generation/generate_texts.hpp"
 
 #include "support/error_of.hpp"
 #include "support/models/generated_text.hpp"
@@ -80,7 +80,8 @@ TEST(GenerateSamples, RefusesWhatRowsOfOneSessionCannotDo) {
   EXPECT_TRUE(contains(error(wide, {.max_new_tokens = 2}), "the session's batch must"));
   EXPECT_TRUE(generate_samples(model, session, ids, {}).empty());
   const std::vector<index_t> unknown = {1, 262};
-  EXPECT_EQ(error_of<ValueError>([&] { (void)generate_samples(model, session, unknown, {}); }),
+  const TextGenerationOptions one[] = {{.max_new_tokens = 2}};
+  EXPECT_EQ(error_of<ValueError>([&] { (void)generate_samples(model, session, unknown, one); }),
             "[generate_samples] every id must lie in 0 .. 261; found 262.");
   const Tensor1<index_t> lengths({1}, {2});
   GptSession<float> of_lengths(model.gpt(), 1, 20, {.mask = key_lengths(lengths)});
@@ -88,6 +89,11 @@ TEST(GenerateSamples, RefusesWhatRowsOfOneSessionCannotDo) {
             "[generate_samples] the session's options must hold no tensor with an axis of rows, "
             "queries or keys; found key_lengths.");
   EXPECT_EQ(of_lengths.length(), 0);
+  GptSession<float> of_dropout(model.gpt(), 1, 20, {.dropout = {.p = 0.5F}});
+  EXPECT_TRUE(
+      contains(error(of_dropout, {.max_new_tokens = 2}),
+               "[generate_samples] the session's options must have no dropout; found p = "));
+  EXPECT_EQ(of_dropout.length(), 0);
   EXPECT_EQ(session.length(), 0);
 }
 

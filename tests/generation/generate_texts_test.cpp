@@ -1,10 +1,10 @@
 // generate_texts: several conversations at once, each bit-identical to generate_text().
+#include "attn/generation/generate_texts.hpp"
+
 #include <cstring>
 #include <deque>
 
 #include <gtest/gtest.h>
-
-#include "attn/generation/generate_text.hpp"
 
 #include "support/error_of.hpp"
 #include "support/models/generated_text.hpp"
@@ -125,7 +125,8 @@ TEST(GenerateTexts, CommonBeginningsAreComputedOnce) {
   const TextGenerationOptions options{.max_new_tokens = 1, .log_probabilities = true};
   const auto log_probability_after = [&](const Ids& first, std::optional<DType> element) {
     GptSession<float> a(model.gpt(), 1, 64), b(model.gpt(), 1, 64, {}, element);
-    detail::TextGeneration of_a(model, a, first, options), of_b(model, b, ids, options);
+    detail::TextGeneration of_a("generate_texts", model, a, first, options),
+        of_b("generate_texts", model, b, ids, options);
     detail::PrefilledPrompts prompts;
     prompts.prefill(of_a);
     Tensor2<float> logits({1, model.gpt().vocab_size()});
@@ -165,7 +166,7 @@ TEST(GenerateTexts, ChecksAllIdsBeforeItPrefills) {
     const Conversation both[] = {{&a, ids, {.max_new_tokens = 2}},
                                  {&b, wrong, {.max_new_tokens = 2}}};
     EXPECT_EQ(error_of<ValueError>([&] { generate_texts(model, both); }),
-              "[generate_text] every id must lie in 0 .. 261; found " + std::to_string(bad) + ".");
+              "[generate_texts] every id must lie in 0 .. 261; found " + std::to_string(bad) + ".");
     EXPECT_EQ(a.length(), 0);
     EXPECT_EQ(b.length(), 0);
   }

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "attn/generation/beam_search.hpp"
-#include "attn/generation/decoding_session.hpp"
+#include "attn/generation/gpt_session.hpp"
 #include "attn/generation/saved_session.hpp"
 
 #include "support/draws/transformer_options.hpp"

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/generation/decoding_session.hpp"
+#include "attn/generation/gpt_session.hpp"
 
 #include "support/error_of.hpp"
 #include "support/files/temp_folder.hpp"

@@ -1,10 +1,10 @@
-// Decoding sessions: a model with the caches of one batch, for generate() and beam_search().
+// Seq2SeqSession, WhisperSession: encoder-decoder models with the caches of one batch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
 
-#include "attn/generation/gpt_session.hpp"
+#include "attn/generation/generation_checks.hpp"
 #include "attn/models/seq2seq_transformer.hpp"
 #include "attn/models/whisper.hpp"
 

@@ -1,15 +1,13 @@
-// Drafts: proposals of the next tokens for speculative decoding.
+// PromptLookup, DraftModel: proposals of the next tokens for speculative decoding.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
-#include <functional>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "attn/generation/decoding_session.hpp"
+#include "attn/generation/gpt_session.hpp"
 #include "attn/kernels/rows/softmax.hpp"
 
 ATTN_NAMESPACE_BEGIN

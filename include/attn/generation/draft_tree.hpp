@@ -126,7 +126,7 @@ struct VerifiedDraft {
 /// Then calls next(logits (vocab_size)), which returns the token that follows and whether more may
 /// follow, once for each token until the draft is wrong. The session keeps what came true, also if
 /// `next` throws. `memory` is reused for logits. Throws ValueError if `next` changes the session.
-template <class Session, class Next>
+template <VerifiesDrafts Session, class Next>
 VerifiedDraft step_with_draft(std::string_view function, Session& session,
                               std::vector<index_t> tokens, const DraftTree& draft,
                               Tensor3<typename Session::value_type>& memory, const Next& next) {
@@ -147,7 +147,7 @@ VerifiedDraft step_with_draft(std::string_view function, Session& session,
   VerifiedDraft result;
   std::vector<index_t> kept;
   const index_t length = session.length();
-  const auto reject = [&] { session.keep_path(rows, {kept.data(), {std::ssize(kept)}}); };
+  const auto keep_accepted = [&] { session.keep_path(rows, {kept.data(), {std::ssize(kept)}}); };
   try {
     for (index_t i = -1; result.goes_on;) {
       kept.push_back(i + 1);
@@ -158,12 +158,12 @@ VerifiedDraft step_with_draft(std::string_view function, Session& session,
       ++result.accepted;
     }
   } catch (...) {
-    if (session.length() == length) reject();
+    if (session.length() == length) keep_accepted();
     throw;
   }
   check_generation(function, "the session's length after callbacks", session.length(), length,
                    length);
-  reject();
+  keep_accepted();
   return result;
 }
 

@@ -51,6 +51,25 @@ void assert_generates() {
                     "ids, index_t");
 }
 
+/// Adds up to `left` tokens to ids, of which the session has processed all but the last, in steps
+/// that verify drafts. Calls next(logits (vocab_size)) for each, which returns the token and
+/// whether more may follow.
+template <VerifiesDrafts Session, class Next>
+void generate_with_draft(Session& session, const Draft& draft, std::vector<index_t> ids,
+                         index_t left, const Next& next) {
+  Tensor3<typename Session::value_type> memory;
+  for (bool goes_on = true; goes_on;) {
+    const DraftTree tree = ask_draft("generate", session, draft, ids, left);
+    const auto add = [&](TensorView1<typename Session::value_type> logits) {
+      const auto added = next(logits);
+      ids.push_back(added.first);
+      --left;
+      return added;
+    };
+    goes_on = step_with_draft("generate", session, {ids.back()}, tree, memory, add).goes_on;
+  }
+}
+
 }  // namespace detail
 
 /// Generates new tokens for each batch row, without the prompt: up to the stop token, at most
@@ -125,17 +144,16 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
   model.step(prompts.slice(1, 0, shortest), logits);
   if constexpr (detail::VerifiesDrafts<Model>) {
     if (options.draft) {
-      std::vector<index_t> ids, &row = generated[0];
+      std::vector<index_t> ids;
       for (index_t i = 0; i < longest; ++i) ids.push_back(prompts(0, i));
-      Tensor3<Logit> memory;
-      for (ids.push_back(choose(0, logits.view().select(0, 0))); !is_done(row);) {
-        const DraftTree draft = detail::ask_draft("generate", model, options.draft, ids,
-                                                  options.max_new_tokens - std::ssize(row));
-        detail::step_with_draft("generate", model, {ids.back()}, draft, memory,
-                                [&](TensorView1<Logit> scores) {
-                                  ids.push_back(choose(0, scores));
-                                  return std::pair(ids.back(), !is_done(row));
-                                });
+      ids.push_back(choose(0, logits.view().select(0, 0)));
+      const auto choose_next = [&](TensorView1<Logit> scores) {
+        const index_t id = choose(0, scores);
+        return std::pair(id, !is_done(generated[0]));
+      };
+      if (!is_done(generated[0])) {
+        detail::generate_with_draft(model, options.draft, std::move(ids),
+                                    options.max_new_tokens - 1, choose_next);
       }
       return generated;
     }

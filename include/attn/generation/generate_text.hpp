@@ -1,12 +1,237 @@
-// generate_text, generate_texts, generate_samples, score_text: text in, text or log-probabilities.
+// generate_text, score_text: a text that a language model generates, or its log-probability.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
+#include <cmath>
+#include <functional>
+#include <limits>
 
-#include "attn/generation/text_generation.hpp"
+#include "attn/generation/draft.hpp"
+#include "attn/generation/logits.hpp"
+#include "attn/models/language_model.hpp"
+#include "attn/text/stop_filter.hpp"
+#include "attn/text/text_stream.hpp"
 
 ATTN_NAMESPACE_BEGIN
+
+struct TextGenerationOptions {
+  index_t max_new_tokens = 0;                    ///< at least 1, including the end token
+  index_t min_new_tokens = 0;                    ///< before an end token may come
+  std::optional<SamplingOptions> sampling = {};  ///< default: greedy
+  LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
+  /// Called with the logits (vocab_size) and all tokens so far, before penalties; may change the
+  /// logits.
+  std::function<void(TensorView1<float>, std::span<const index_t>)> logit_processor = {};
+  std::vector<std::string> stop = {};  ///< texts before which the answer ends, even across tokens
+  /// Called with each piece of the text as soon as it is certain, whole characters; false ends the
+  /// answer.
+  std::function<bool(std::string_view)> on_text = {};
+  /// Return the natural logarithm of the probability of each token.
+  bool log_probabilities = false;
+  /// When the session is full, keep its first `keep` tokens and the newest half of the others, and
+  /// prefill them at their new positions: see shortened_context(). If not given, the answer ends.
+  std::optional<index_t> keep = {};
+  Draft draft = {};  ///< proposes tokens for speculative decoding, which does not change the result
+};
+
+enum class AnswerEnd {
+  end_token,
+  stop_text,
+  length,   ///< max_new_tokens
+  context,  ///< the session is full
+  caller,   ///< on_text returned false
+};
+
+struct GeneratedText {
+  std::vector<index_t> ids;  ///< including the end token
+  std::string text;          ///< without the end token and a stop text; valid UTF-8
+  AnswerEnd end = AnswerEnd::length;
+  /// For each token, the natural logarithm of its probability in the model, before any change of
+  /// the logits.
+  std::vector<double> log_probabilities;
+  /// All tokens up to the last of ids; fewer if the context was shortened. The session has
+  /// processed all but the last.
+  std::vector<index_t> context;
+  index_t drafted = 0, accepted = 0;  ///< draft tokens verified, and draft tokens accepted
+};
+
+/// log(softmax(logits))(id), summed in double. Shape: logits (vocab_size).
+inline double log_probability(TensorView1<const float> logits, index_t id) {
+  double max_logit = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (index_t i = 0; i < logits.extent(0); ++i)
+    max_logit = (std::max)(max_logit, static_cast<double>(logits(i)));
+  for (index_t i = 0; i < logits.extent(0); ++i)
+    sum += std::exp(static_cast<double>(logits(i)) - max_logit);
+  return static_cast<double>(logits(id)) - max_logit - std::log(sum);
+}
+
+/// The first `keep` of ids and the newest half of the others, repeated while there are more than
+/// `capacity`. Throws ValueError unless keep is in 0 .. capacity - 1.
+inline std::vector<index_t> shortened_context(std::vector<index_t> ids, index_t capacity,
+                                              index_t keep) {
+  detail::check_generation("shortened_context", "keep", keep, 0, capacity - 1);
+  while (std::ssize(ids) > capacity) {
+    ids.erase(ids.begin() + keep, ids.end() - (std::ssize(ids) - keep) / 2);
+  }
+  return ids;
+}
+
+namespace detail {
+
+/// An answer of generate_text(), generate_texts() or generate_samples(), whose name is `function`:
+/// its tokens, and how each new one extends it.
+class TextGeneration {
+ public:
+  TextGeneration(std::string_view function, const LanguageModel& model, GptSession<float>& session,
+                 std::span<const index_t> ids, const TextGenerationOptions& options)
+      : function_(function),
+        model_(model),
+        session_(session),
+        options_(options),
+        limit_(max_session_tokens(session)),
+        filter_(options.stop),
+        stream_(model.tokenizer()) {
+    const index_t seen = session.length();
+    check_generation(function, "the session's batch", session.batch(), 1, 1);
+    check_generation(function, "max_new_tokens", options.max_new_tokens, 1);
+    check_generation(function, "min_new_tokens", options.min_new_tokens, 0, options.max_new_tokens);
+    check_ids(function, ids, session.vocab_size());
+    if (options.keep) {
+      check_generation(function, "keep", *options.keep, 0, limit_ - 1);
+      check_generation(function, "the number of ids", std::ssize(ids), seen + 1);
+    } else {
+      check_generation(function, "the number of ids", std::ssize(ids), seen + 1, limit_);
+    }
+    if (options.sampling) sampler_.emplace(*options.sampling, session.vocab_size());
+    result_.context.assign(ids.begin(), ids.end());
+  }
+
+  GeneratedText run() {
+    while (step()) {
+    }
+    return result();
+  }
+  GeneratedText result() { return std::move(result_); }
+
+  GptSession<float>& session() const { return session_; }
+
+  /// Whether the next token has no place in the session.
+  bool is_full() const { return std::ssize(result_.context) > limit_; }
+  std::span<const index_t> context() const { return result_.context; }
+
+  /// The token of this conversation for a joint step of several sessions; none if it needs a step
+  /// of its own: to prefill, to verify a draft, to shorten its context or to end.
+  std::optional<index_t> next_token() const {
+    const bool is_one = std::ssize(result_.context) == session_.length() + 1;
+    const bool has_room = session_.length() < limit_;
+    if (!is_one || !has_room || options_.draft) return std::nullopt;
+    return result_.context.back();
+  }
+  /// Takes the logits of the next token from a joint step, (vocab_size). Returns whether the answer
+  /// continues.
+  bool accept(TensorView1<float> logits) { return take(choose(logits)); }
+
+  /// The first step in two parts, for a prompt that fits: the first calls no callback and returns
+  /// the logits of the next token, (vocab_size); the second returns whether the answer continues.
+  TensorView1<const float> prefill() {
+    logits_ = Tensor3<float>({1, 1, session_.vocab_size()});
+    const TensorView1<const index_t> all(result_.context.data(), {std::ssize(result_.context)});
+    session_.step(all.slice(0, session_.length(), all.extent(0)).unsqueeze(0),
+                  logits_.view().select(1, 0));
+    return prefilled();
+  }
+  bool accept_prefilled() { return accept(prefilled()); }
+
+  /// Feeds the session its unprocessed tokens, and a draft after them. Returns whether the answer
+  /// continues.
+  bool step() {
+    std::vector<index_t>& all = result_.context;
+    if (is_full()) {
+      if (!options_.keep) return finish(AnswerEnd::context);
+      all = shortened_context(std::move(all), limit_, *options_.keep);
+      session_.clear();
+    }
+    const bool has_draft = options_.draft && std::ssize(all) == session_.length() + 1;
+    const DraftTree draft = has_draft ? ask_draft(function_, session_, options_.draft, all,
+                                                  options_.max_new_tokens - std::ssize(result_.ids))
+                                      : DraftTree{};
+    check_generation(function_, "the session's length after callbacks", session_.length(), 0,
+                     std::ssize(all) - 1);
+    const VerifiedDraft verified =
+        step_with_draft(function_, session_, {all.begin() + session_.length(), all.end()}, draft,
+                        logits_, [&](TensorView1<float> logits) {
+                          const index_t id = choose(logits);
+                          return std::pair(id, take(id));
+                        });
+    result_.drafted += draft.size();
+    result_.accepted += verified.accepted;
+    return verified.goes_on;
+  }
+
+  /// Adds the text that was still held back, and ends the answer. Returns false.
+  bool finish(AnswerEnd how) {
+    say(filter_.push(stream_.finish()));
+    if (filter_.stopped()) return end(AnswerEnd::stop_text);
+    say(filter_.finish());
+    return end(how);
+  }
+
+ private:
+  TensorView1<float> prefilled() { return logits_.view().select(0, 0).select(0, 0); }
+
+  index_t choose(TensorView1<float> row) {
+    const std::vector<index_t>& all = result_.context;
+    Tensor1<float> plain;
+    if (options_.log_probabilities) plain = Tensor1<float>(TensorView1<const float>(row));
+    if (options_.logit_processor) options_.logit_processor(row, all);
+    if (options_.logits.changes()) adjust_logits(row, all, options_.logits);
+    if (std::ssize(result_.ids) < options_.min_new_tokens) {
+      for (const index_t end : model_.end_tokens())
+        row(end) = -std::numeric_limits<float>::infinity();
+    }
+    const index_t id = sampler_ ? (*sampler_)(row) : likeliest_token(row);
+    if (options_.log_probabilities) {
+      result_.log_probabilities.push_back(log_probability(plain.view(), id));
+    }
+    return id;
+  }
+
+  /// Returns whether the answer continues after this token.
+  bool take(index_t id) {
+    result_.context.push_back(id);
+    result_.ids.push_back(id);
+    if (model_.is_end(id)) return finish(AnswerEnd::end_token);
+    const bool goes_on = say(filter_.push(stream_.push(id)));
+    if (filter_.stopped()) return end(AnswerEnd::stop_text);
+    if (!goes_on) return end(AnswerEnd::caller);
+    if (std::ssize(result_.ids) == options_.max_new_tokens) return finish(AnswerEnd::length);
+    return true;
+  }
+
+  bool end(AnswerEnd how) {
+    result_.end = how;
+    return false;
+  }
+
+  bool say(const std::string& text) {
+    if (text.empty()) return true;
+    result_.text += text;
+    return !options_.on_text || options_.on_text(text);
+  }
+
+  std::string_view function_;
+  const LanguageModel& model_;
+  GptSession<float>& session_;
+  const TextGenerationOptions& options_;
+  index_t limit_;
+  std::optional<Sampler> sampler_;
+  StopFilter filter_;
+  TextStream stream_;
+  Tensor3<float> logits_;  ///< (1, rows, vocab_size), of the last step
+  GeneratedText result_;
+};
+
+}  // namespace detail
 
 /// Generates an answer after `ids`. The session, of one row and of this model, must have processed
 /// the first session.length() of ids: only the rest is computed. Afterwards it has processed all
@@ -17,170 +242,7 @@ ATTN_NAMESPACE_BEGIN
 inline GeneratedText generate_text(const LanguageModel& model, GptSession<float>& session,
                                    std::span<const index_t> ids,
                                    const TextGenerationOptions& options) {
-  return detail::TextGeneration(model, session, ids, options).run();
-}
-
-/// One of several conversations that generate_texts() answers together.
-struct Conversation {
-  GptSession<float>* session = nullptr;  ///< of one row, used by no other conversation
-  std::vector<index_t> ids = {};         ///< the session has processed the first of them
-  TextGenerationOptions options = {};    ///< options of this conversation
-};
-
-namespace detail {
-
-/// The prompts that sessions have prefilled in one call of generate_texts().
-class PrefilledPrompts {
- public:
-  /// Prefills the prompt of a new session that may share keys and values; others remain for
-  /// step(). If an earlier prompt has a beginning in common with it, copies keys and values of the
-  /// tokens in common, where that keeps the bits. Calls no callback, which could change a session.
-  void prefill(TextGeneration& one) {
-    GptSession<float>& session = one.session();
-    const std::vector<index_t> ids(one.context().begin(), one.context().end());
-    const std::optional<index_t> least = session.min_prefill_tokens();
-    if (!least || session.length() > 0 || one.is_full() || std::ssize(ids) < *least) return;
-    copy_beginning({ids.begin(), ids.end() - *least}, session);
-    one.prefill();
-    all_.push_back({&one, ids});
-  }
-  /// Takes the first step of a conversation. Returns whether the answer continues.
-  bool step(TextGeneration& one) const {
-    const bool is_prefilled = std::ranges::count(all_, &one, &Prompt::text) > 0;
-    return is_prefilled ? one.accept_prefilled() : one.step();
-  }
-
- private:
-  struct Prompt {
-    TextGeneration* text;
-    std::vector<index_t> ids;
-  };
-
-  void copy_beginning(std::span<const index_t> ids, GptSession<float>& to) const {
-    index_t most = 0;
-    const GptSession<float>* from = nullptr;
-    for (const Prompt& one : all_) {
-      const index_t same = std::ranges::mismatch(ids, one.ids).in1 - ids.begin();
-      if (same <= most || !to.is_like(one.text->session())) continue;
-      most = same;
-      from = &one.text->session();
-    }
-    for (std::size_t n = 0; from != nullptr && n < to.caches().size(); ++n) {
-      const KvCache<float>& cache = from->caches()[n];
-      const auto first = [&](const auto& x) { return x ? x.slice(2, 0, most) : x; };
-      with_cache_element<float>(*cache.options().element, [&]<class E>(E) {
-        to.caches()[n].append_stored(first(cache.template keys<E>()),
-                                     first(cache.template values<E>()), first(cache.key_scales()),
-                                     first(cache.value_scales()));
-      });
-    }
-  }
-
-  std::vector<Prompt> all_;
-};
-
-}  // namespace detail
-
-/// Answers several conversations of any lengths, each bit for bit as generate_text() alone. Prompts
-/// are prefilled sequentially, those of new sessions before the first callback; the tokens with
-/// which a prompt begins as an earlier one are not computed again, if both sessions are new, but
-/// for at least GptSession::min_prefill_tokens() of the prompt. Then one step decodes a token of
-/// each conversation, which reads the weights once for all of them, until every answer has ended. A
-/// conversation with a draft takes steps of its own in between. All callbacks come from this
-/// thread. Throws for the reasons of generate_text(), and ValueError if sessions do not fit
-/// together, see GptSession::step_together().
-inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,
-                                                 std::span<const Conversation> conversations) {
-  std::vector<std::unique_ptr<detail::TextGeneration>> all;
-  std::vector<detail::TextGeneration*> going, together;
-  for (const Conversation& one : conversations) {
-    const bool is_new = std::all_of(all.begin(), all.end(), [&](const auto& other) {
-      return &other->session() != one.session;
-    });
-    if (one.session == nullptr || !is_new) {
-      throw ValueError(message("generate_texts", "sessions", "be one for each conversation",
-                               is_new ? "none" : "one twice"));
-    }
-    all.push_back(
-        std::make_unique<detail::TextGeneration>(model, *one.session, one.ids, one.options));
-  }
-  detail::PrefilledPrompts prompts;
-  for (const auto& one : all) {
-    if (!one->next_token()) prompts.prefill(*one);
-  }
-  for (const auto& one : all) {
-    if (one->next_token() || prompts.step(*one)) going.push_back(one.get());
-  }
-  std::vector<GptSession<float>*> sessions;
-  std::vector<index_t> tokens;
-  Tensor2<float> logits({std::ssize(conversations), model.gpt().vocab_size()});
-  while (!going.empty()) {
-    together.clear(), sessions.clear(), tokens.clear();
-    std::erase_if(going, [&](detail::TextGeneration* one) {
-      const std::optional<index_t> token = one->next_token();
-      if (!token) return !one->step();
-      together.push_back(one);
-      sessions.push_back(&one->session());
-      tokens.push_back(*token);
-      return false;
-    });
-    const index_t rows = std::ssize(together);
-    if (rows == 0) continue;
-    const TensorView2<float> next = logits.view().slice(0, 0, rows);
-    GptSession<float>::step_together(sessions, {tokens.data(), {rows}}, next);
-    for (index_t i = 0; i < rows; ++i) {
-      detail::TextGeneration* one = together[static_cast<std::size_t>(i)];
-      if (!one->accept(next.select(0, i))) std::erase(going, one);
-    }
-  }
-  std::vector<GeneratedText> result;
-  for (const auto& one : all) result.push_back(one->result());
-  return result;
-}
-
-/// Several continuations of `ids`, each bit for bit as generate_text() with one of `options`, which
-/// usually differ in their seeds. The prompt is prefilled once. A fork of the session then decodes
-/// a token of every continuation in each step: they share the keys of the prompt, and weights are
-/// read once for all. Continuations that have ended are computed until all have. Afterwards the
-/// session has processed all of ids, unless `options` are none. Throws for the reasons of
-/// generate_text() and GptSession::fork(), and ValueError for options with a draft or keep.
-inline std::vector<GeneratedText> generate_samples(const LanguageModel& model,
-                                                   GptSession<float>& session,
-                                                   std::span<const index_t> ids,
-                                                   std::span<const TextGenerationOptions> options) {
-  detail::check_ids("generate_samples", ids, session.vocab_size());
-  detail::refuse_extents("generate_samples", "the session's options", session.options());
-  std::vector<std::unique_ptr<detail::TextGeneration>> all;
-  for (const TextGenerationOptions& one : options) {
-    if (one.draft || one.keep) {
-      throw ValueError(message("generate_samples", "options", "have neither draft nor keep",
-                               one.draft ? "draft" : "keep"));
-    }
-    all.push_back(std::make_unique<detail::TextGeneration>(model, session, ids, one));
-  }
-  if (all.empty()) return {};
-  const index_t batch = std::ssize(all), vocab = session.vocab_size();
-  const std::span<const index_t> rest = ids.subspan(static_cast<std::size_t>(session.length()));
-  Tensor2<float> first({1, vocab}), logits({batch, vocab});
-  session.step({rest.data(), {1, std::ssize(rest)}}, first);
-  for (index_t b = 0; b < batch; ++b) copy(first.view().select(0, 0), logits.view().select(0, b));
-  GptSession<float> fork = session.fork(batch);
-  std::vector<bool> goes_on(all.size(), true);
-  Tensor2<index_t> tokens({batch, 1});
-  while (true) {
-    for (index_t b = 0; b < batch; ++b) {
-      const auto at = static_cast<std::size_t>(b);
-      if (!goes_on[at]) continue;
-      goes_on[at] = all[at]->accept(logits.view().select(0, b));
-      if (goes_on[at] && all[at]->is_full()) goes_on[at] = all[at]->step();  // ends it
-      tokens(b, 0) = all[at]->context().back();
-    }
-    if (std::ranges::count(goes_on, true) == 0) break;
-    fork.step(tokens, logits);
-  }
-  std::vector<GeneratedText> result;
-  for (const auto& one : all) result.push_back(one->result());
-  return result;
+  return detail::TextGeneration("generate_text", model, session, ids, options).run();
 }
 
 /// result[i] = log P(ids[first + i] | the ids before), natural logarithm. Throws ValueError for ids

@@ -1,4 +1,4 @@
-// Checks of the arguments of generation: ranges, and a session's room.
+// Checks of the arguments of generation: ranges, layers, and a session's room.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,6 +26,11 @@ inline void check_generation(std::string_view function, std::string_view argumen
 
 inline void check_ids(std::string_view function, std::span<const index_t> ids, index_t vocab_size) {
   for (const index_t id : ids) check_generation(function, "every id", id, 0, vocab_size - 1);
+}
+
+/// Throws ValueError for no layers: the caches of the layers hold the number of tokens.
+inline void check_has_layers(std::string_view function, std::size_t found) {
+  if (found == 0) throw ValueError(message(function, "model", "have at least one layer", "none"));
 }
 
 /// The number of further tokens per row that a session takes; unlimited for a session without

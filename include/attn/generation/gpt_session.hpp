@@ -5,19 +5,12 @@
 #include <algorithm>
 #include <tuple>
 
+#include "attn/attention/cache/append_first.hpp"
 #include "attn/generation/generate.hpp"
+#include "attn/generation/generation_checks.hpp"
 #include "attn/models/gpt.hpp"
 
 ATTN_NAMESPACE_BEGIN
-
-namespace detail {
-
-/// Throws ValueError for no layers: the caches of the layers hold the number of tokens.
-inline void check_has_layers(std::string_view function, std::size_t found) {
-  if (found == 0) throw ValueError(message(function, "model", "have at least one layer", "none"));
-}
-
-}  // namespace detail
 
 /// Incremental decoding with a Gpt, which must outlive the session. The constructor allocates the
 /// memory of the caches.
@@ -56,14 +49,18 @@ class GptSession {
   /// several rows here, a batch below 1, dropout, and options that hold tensors with an axis of
   /// rows, queries or keys.
   GptSession fork(index_t batch) const {
-    detail::refuse_extents("GptSession::fork", "options", options_);
-    if (options_.dropout.p > 0) {  // what it drops depends on the row
-      throw ValueError(message("GptSession::fork", "options", "have no dropout",
-                               "p = " + std::to_string(options_.dropout.p)));
-    }
+    check_forkable("GptSession::fork", "options");
     GptSession result(*model_, options_, batch);
     for (const KvCache<T>& cache : caches_) result.caches_.push_back(cache.fork(batch));
     return result;
+  }
+  /// Throws the errors of fork() that concern options, with these names of function and argument.
+  void check_forkable(std::string_view function, std::string_view argument) const {
+    detail::refuse_extents(function, argument, options_);
+    if (options_.dropout.p > 0) {  // what it drops depends on the row
+      throw ValueError(message(function, argument, "have no dropout",
+                               "p = " + std::to_string(options_.dropout.p)));
+    }
   }
 
   index_t batch() const { return batch_; }
@@ -126,10 +123,12 @@ class GptSession {
     for (GptSession* session : sessions) {
       detail::refuse_extents("GptSession::step_together", "options", session->options_);
       if (session->model_ != first.model_ || session->batch_ != 1 ||
-          !are_alike(session->options_, first.options_)) {
-        throw ValueError(message("GptSession::step_together", "sessions",
-                                 "be of one model, of one row, and have the same options",
-                                 "others"));
+          !have_equal_options(session->options_, first.options_)) {
+        throw ValueError(
+            message("GptSession::step_together", "sessions",
+                    "be of one model, of one row, and have the same options, instruction set "
+                    "and matmul_precision",
+                    "others"));
       }
       conversations.emplace_back(session->caches_);
     }
@@ -141,7 +140,7 @@ class GptSession {
   /// attention on the decode path, have the same bits for any number of rows. It is 1 if options
   /// mask or forget keys, if rotary angles depend on the length, or with recurrent layers.
   index_t max_decode_tokens() const {
-    if (!splits_alike()) return 1;
+    if (!may_split_steps()) return 1;
     index_t max_tokens = (std::max)(room(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
       if (layer.latent_attn) {
@@ -163,32 +162,39 @@ class GptSession {
   /// steps of at least so many tokens has the bits of one step. None if there is no such number,
   /// for the reasons of max_decode_tokens() and with AttentionPrecision::int8.
   std::optional<index_t> min_prefill_tokens() const {
-    if (!splits_alike() || options_.precision == AttentionPrecision::int8) return std::nullopt;
+    if (!may_split_steps() || options_.precision == AttentionPrecision::int8) return std::nullopt;
     index_t min_tokens = 1;
     for (const auto& layer : model_->blocks.layers) {
-      index_t most = detail::kMaxDecodeRows;  // on another path
+      index_t max_other_path = detail::kMaxDecodeRows;
       if (layer.latent_attn) {
-        most = (std::max)(most, layer.latent_attn.max_absorbed_queries());
+        max_other_path = (std::max)(max_other_path, layer.latent_attn.max_absorbed_queries());
       } else {
         const MultiHeadAttentionOptions& o = layer.self_attn.options();
-        most /= o.num_heads / o.num_kv_heads;
+        max_other_path /= o.num_heads / o.num_kv_heads;
       }
-      if (most == (std::numeric_limits<index_t>::max)()) return std::nullopt;
-      min_tokens = (std::max)(min_tokens, most + 1);
+      if (max_other_path == (std::numeric_limits<index_t>::max)()) return std::nullopt;
+      min_tokens = (std::max)(min_tokens, max_other_path + 1);
     }
     return min_tokens;
   }
 
   /// Whether the same steps have the same bits in both sessions: the same model and element of
-  /// caches, and equal options, which hold no tensors with an axis of rows, queries
-  /// or keys.
-  bool is_like(const GptSession& other) const {
+  /// caches, and equal options, which hold no tensors with an axis of rows, queries or keys.
+  bool has_bits_of(const GptSession& other) const {
     const auto of = [](const GptSession& x) {
       return std::tuple(x.model_, *x.caches_[0].options().element, x.caches_[0].options().window);
     };
-    return of(*this) == of(other) && are_alike(options_, other.options_) &&
+    return of(*this) == of(other) && have_equal_options(options_, other.options_) &&
            detail::option_with_extents(options_).empty() &&
            detail::option_with_extents(other.options_).empty();
+  }
+
+  /// Appends the first n tokens of another session, with has_bits_of(other), without computing
+  /// them. Throws ValueError unless `other` holds them, and for the reasons of
+  /// KvCache::append_stored().
+  void copy_beginning(const GptSession& other, index_t n) {
+    for (std::size_t i = 0; i < caches_.size(); ++i)
+      detail::append_first(caches_[i], other.caches_[i], n);
   }
 
   /// See KvCache::reorder().
@@ -243,7 +249,7 @@ class GptSession {
   /// Whether tokens may have the same bits however they are split into steps: options neither mask
   /// nor forget keys, rotary angles do not depend on the length, and no layer is recurrent, which
   /// cannot forget some of a step's tokens.
-  bool splits_alike() const {
+  bool may_split_steps() const {
     Mask mask = options_.mask;
     mask.causal = false;
     AttentionOptions<Accumulator<T>> others = options_;
@@ -260,8 +266,8 @@ class GptSession {
 
   /// Whether all options that the bits depend on are equal, for options without an axis of rows,
   /// queries or keys.
-  static bool are_alike(const AttentionOptions<Accumulator<T>>& a,
-                        const AttentionOptions<Accumulator<T>>& b) {
+  static bool have_equal_options(const AttentionOptions<Accumulator<T>>& a,
+                                 const AttentionOptions<Accumulator<T>>& b) {
     const auto of = [](const AttentionOptions<Accumulator<T>>& o) {
       return std::tuple(o.mask.causal, o.mask.left, o.mask.right, o.mask.chunk, o.scale, o.softcap,
                         o.offset.kind, o.offset.value, o.first_key, o.masked_row, o.dropout.p,

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/generation/decoding_session.hpp"
+#include "attn/generation/gpt_session.hpp"
 #include "attn/io/safetensors.hpp"
 #include "attn/io/safetensors/writer.hpp"
 

@@ -40,7 +40,8 @@ class AtomicFile {
     errno = 0;
     stream_.open(temporary_, std::ios::binary | std::ios::trunc);
     if (!stream_) fail("be creatable");
-#if !defined(_WIN32)  // where permissions only say read-only: not replaceable, nor removable
+// On Windows the only permission is read-only, and such a file can be neither replaced nor removed.
+#if !defined(_WIN32)
     if (fs::is_regular_file(older)) fs::permissions(temporary_, older.permissions(), error);
 #endif
   }

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "attn/models/gguf/gated_delta.hpp"
 #include "attn/models/gguf/names.hpp"
 #include "attn/models/gguf/options.hpp"
 #include "attn/models/gguf/tokenizer.hpp"
@@ -187,18 +188,16 @@ class LanguageModel {
   }
 
   void load_weights(const GgufFile& file, const LanguageModelOptions& options) {
-    const auto keeps_codes = [&](const GgufTensor& tensor) {
-      return !options.dequantize && detail::is_quantized(tensor.type);
-    };
     const std::span<const GgufName> own_names = detail::gguf_architecture(file).names;
     std::vector<std::string> used;
-    // The tensors that hold a parameter, and its tensor, made of them in `memory` if they are two.
-    const auto names_of = [&](const GgufPart& part) -> std::vector<std::string> {
-      constexpr std::string_view kDelta = ".ssm_in.weight";
-      if (!part.tensor.ends_with(kDelta) || file.contains(part.tensor)) return {part.tensor};
-      const std::string block = part.tensor.substr(0, part.tensor.size() - kDelta.size());
-      return {block + ".attn_qkv.weight", block + ".attn_gate.weight"};
+    const auto names_of = [&](const GgufPart& part) {
+      return detail::gguf_tensors_of(file, part.tensor);
     };
+    const auto keeps_codes = [&](const GgufPart& part) {
+      return !options.dequantize &&
+             detail::is_quantized(detail::gguf_type_of(file, names_of(part)));
+    };
+    // The tensor of a parameter, made in `memory` if two tensors hold it.
     std::vector<std::byte> memory;
     const auto tensor_of = [&](const GgufPart& part, std::span<const index_t> shape) {
       const std::vector<std::string> names = names_of(part);
@@ -229,18 +228,15 @@ class LanguageModel {
         }
       }
       for (std::string& one : names_of(part)) used.push_back(std::move(one));
-      const GgufTensor tensor = tensor_of(part, out.shape());
-      if (keeps_codes(tensor) && matrices.contains(name)) return;
-      load(tensor, out);
-      if constexpr (Rank == 1) {
-        if (part.tensor.ends_with(".ssm_a")) detail::set_gguf_a_log(file, part.tensor, out);
-      }
+      if (keeps_codes(part) && matrices.contains(name)) return;
+      load(tensor_of(part, out.shape()), out);
+      if constexpr (Rank == 1) detail::set_gguf_a_log(file, part.tensor, out);
       release(part);
     });
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       const GgufPart part = gguf_part(name, own_names);
+      if (!keeps_codes(part)) return;
       const GgufTensor tensor = tensor_of(part, slot.shape);
-      if (!keeps_codes(tensor)) return;
       slot.compress(std::make_shared<const QuantizedWeight>(
           detail::quantized_weights(tensor.type, slot.shape[0], slot.shape[1], tensor.bytes),
           activations_of(name, options.activations)));
@@ -249,8 +245,8 @@ class LanguageModel {
     // A matrix that shares a product with a float matrix is float, too.
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       if (!slot.dense) return;
-      const GgufTensor tensor = tensor_of(gguf_part(name, own_names), slot.shape);
-      if (keeps_codes(tensor)) load(tensor, slot.dense);
+      const GgufPart part = gguf_part(name, own_names);
+      if (keeps_codes(part)) load(tensor_of(part, slot.shape), slot.dense);
     });
     // Used in the rotary embedding.
     for (const std::string_view name :

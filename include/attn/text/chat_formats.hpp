@@ -28,14 +28,19 @@ enum class SystemPlace {
 };
 /// The roles of messages. A system message at the beginning is always one of them.
 enum class ChatRoles {
-  any,        ///< any text
-  three,      ///< system, user and assistant
-  questions,  ///< user and assistant
+  any,  ///< any text
+  system_user_assistant,
+  user_assistant,
 };
 /// The messages that lose white space at both ends.
 enum class Trimmed { none, answers, turns, all };
-/// The system messages that are left out if they are empty.
-enum class LeftOut { none, first, all, messages };  // messages: of every role
+/// The messages that are left out if they are empty.
+enum class LeftOut {
+  none,
+  first_system,  ///< a system message at the beginning
+  any_system,
+  any_message,  ///< of any role
+};
 /// What happens to thoughts in an answer.
 enum class Thoughts {
   kept,
@@ -55,7 +60,7 @@ struct ChatFormat {
   std::string_view system_head = {};     ///< begins a system message, which is then always written
   std::string_view system_begin = {}, system_end = "\n\n";  ///< of one within a question
   SystemPlace system_place = SystemPlace::message;
-  ChatRoles roles = ChatRoles::three;
+  ChatRoles roles = ChatRoles::system_user_assistant;
   Trimmed trimmed = Trimmed::none;
   LeftOut left_out = LeftOut::none;
   Thoughts thoughts = Thoughts::kept;
@@ -76,7 +81,7 @@ inline constexpr ChatFormat kQwen3 =
     changed(kChatMl, [](ChatFormat& f) { f.thoughts = Thoughts::before_last_question; });
 inline constexpr ChatFormat kLfm2 = changed(kChatMl, [](ChatFormat& f) {
   f.begin = "{bos}";
-  f.left_out = LeftOut::first;
+  f.left_out = LeftOut::first_system;
 });
 inline constexpr ChatFormat kLlama3 = {
     .begin = "{bos}",
@@ -101,7 +106,7 @@ inline constexpr ChatFormat kPhi3 = {.system = {"<|system|>\n", "<|end|>\n"},
                                      .user = {"<|user|>\n", "<|end|>\n"},
                                      .assistant = {"<|assistant|>\n", "<|end|>\n"}};
 inline constexpr ChatFormat kPhi35 =
-    changed(kPhi3, [](ChatFormat& f) { f.left_out = LeftOut::all; });
+    changed(kPhi3, [](ChatFormat& f) { f.left_out = LeftOut::any_system; });
 inline constexpr ChatFormat kPhi4Mini = {.system = {"<|system|>", "<|end|>"},
                                          .user = {"<|user|>", "<|end|>"},
                                          .assistant = {"<|assistant|>", "<|end|>"}};
@@ -122,7 +127,7 @@ inline constexpr ChatFormat kMistral01 = {.begin = "{bos}",
                                           .assistant = {"", "{eos} "},
                                           .prompt = "",
                                           .system_place = SystemPlace::none,
-                                          .roles = ChatRoles::questions,
+                                          .roles = ChatRoles::user_assistant,
                                           .alternates = true};
 inline constexpr ChatFormat kMistral02 =
     changed(kMistral01, [](ChatFormat& f) { f.assistant.behind = "{eos}"; });
@@ -152,7 +157,7 @@ inline constexpr ChatFormat kLlama2 = {.user = {"{bos}[INST] ", " [/INST]"},
                                        .system_begin = "<<SYS>>\n",
                                        .system_end = "\n<</SYS>>\n\n",
                                        .system_place = SystemPlace::in_first_question,
-                                       .roles = ChatRoles::questions,
+                                       .roles = ChatRoles::user_assistant,
                                        .trimmed = Trimmed::all,
                                        .alternates = true,
                                        .changes_answers = true};
@@ -161,7 +166,7 @@ inline constexpr ChatFormat kCohere = {
     .system = {"<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>", "<|END_OF_TURN_TOKEN|>"},
     .user = {"<|START_OF_TURN_TOKEN|><|USER_TOKEN|>", "<|END_OF_TURN_TOKEN|>"},
     .assistant = {"<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"},
-    .roles = ChatRoles::questions,
+    .roles = ChatRoles::user_assistant,
     .trimmed = Trimmed::turns,
     .alternates = true};
 inline constexpr ChatFormat kDeepSeek2 = {.begin = "{bos}",
@@ -173,7 +178,7 @@ inline constexpr ChatFormat kDeepSeek3 = {
     .begin = "{bos}",
     .user = {"<\uff5cUser\uff5c>", ""},
     .assistant = {"<\uff5cAssistant\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"},
-    .roles = ChatRoles::questions};
+    .roles = ChatRoles::user_assistant};
 inline constexpr ChatFormat kDeepSeekR1 = changed(kDeepSeek3, [](ChatFormat& f) {
   f.prompt = "<\uff5cAssistant\uff5c><think>\n";
   f.thoughts = Thoughts::removed;
@@ -189,7 +194,7 @@ inline constexpr ChatFormat kGranite33 = changed(kGranite, [](ChatFormat& f) {
 });
 /// Granite 4.1; 4.0 has a system message of its own.
 inline constexpr ChatFormat kGranite41 =
-    changed(kGranite, [](ChatFormat& f) { f.left_out = LeftOut::first; });
+    changed(kGranite, [](ChatFormat& f) { f.left_out = LeftOut::first_system; });
 inline constexpr ChatFormat kGranite40 = changed(kGranite41, [](ChatFormat& f) {
   f.default_system =
       "You are a helpful assistant. Please ensure responses are professional, accurate, and safe.";
@@ -203,7 +208,7 @@ inline constexpr ChatFormat kGlm4 = {.begin = "[gMASK]<sop>",
                                      .system = {"<|system|>\n", ""},
                                      .user = {"<|user|>\n", ""},
                                      .assistant = {"<|assistant|>\n", ""},
-                                     .left_out = LeftOut::messages};
+                                     .left_out = LeftOut::any_message};
 inline constexpr ChatFormat kFirstGlm4 =
     changed(kGlm4, [](ChatFormat& f) { f.prompt = "<|assistant|>"; });
 inline constexpr ChatFormat kGptOss = {
@@ -217,24 +222,23 @@ inline constexpr ChatFormat kGptOss = {
     .assistant = {"<|start|>assistant<|channel|>final<|message|>", "<|end|>"},
     .prompt = "<|start|>assistant",
     .end = "<|return|>",
-    .roles = ChatRoles::questions,
-    .left_out = LeftOut::first,
+    .roles = ChatRoles::user_assistant,
+    .left_out = LeftOut::first_system,
     .thoughts = Thoughts::channel,
     .changes_answers = true};
 
-/// Templates too long to compare in full, by fingerprint() of normal_template(), without the
-/// default system message of Qwen 2.5.
+/// Templates too long to compare in full, by fingerprint() of normal_template(); that of Qwen 2.5
+/// is taken without its default system message.
 struct KnownTemplate {
   std::uint64_t fingerprint;
   const ChatFormat& format;
-  bool has_own_system = false;  ///< the text has a default system message
 };
 inline constexpr KnownTemplate kKnownTemplates[] = {
-    {0xC80132804E683159, kChatMl, true},  // Qwen 2.5
-    {0xD5209829363EFE62, kChatMl},        // Qwen 3 of July 2025, which does not think
-    {0xD9FF075E61A59303, kQwen3},         // Qwen 3
-    {0x838A6250646E1860, kQwen3},         // a later version
-    {0xD9AFBF5BD37C8A7F, kGemma},         // Gemma 1 and 2
+    {0xC80132804E683159, kChatMl},  // Qwen 2.5
+    {0xD5209829363EFE62, kChatMl},  // Qwen 3 of July 2025, which does not think
+    {0xD9FF075E61A59303, kQwen3},   // Qwen 3
+    {0x838A6250646E1860, kQwen3},   // a later version
+    {0xD9AFBF5BD37C8A7F, kGemma},   // Gemma 1 and 2
     {0x60933F4C9D6F4865, kGemma3},
     {0x9A5A118BCD77C789, kLlama2},
     {0x7F1675B530134291, kLlama31},

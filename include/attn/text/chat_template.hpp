@@ -154,7 +154,7 @@ class ChatTemplate {
     }
     const std::uint64_t fingerprint = detail::fingerprint(normal);
     for (const detail::KnownTemplate& known : detail::kKnownTemplates) {
-      if (known.fingerprint != fingerprint || known.has_own_system == own.empty()) continue;
+      if (known.fingerprint != fingerprint) continue;
       format_ = known.format;
       own_system_ = own;
       return true;
@@ -215,11 +215,11 @@ class ChatTemplate {
     switch (format_.left_out) {
       case detail::LeftOut::none:
         return false;
-      case detail::LeftOut::first:
+      case detail::LeftOut::first_system:
         return n == 0 && message.role == "system";
-      case detail::LeftOut::all:
+      case detail::LeftOut::any_system:
         return message.role == "system";
-      case detail::LeftOut::messages:
+      case detail::LeftOut::any_message:
         return true;
     }
     return false;
@@ -229,7 +229,7 @@ class ChatTemplate {
     const bool has_system = begins_with_system(messages);
     const auto fail = [](std::string_view what, const std::string& expected,
                          const std::string& found) {
-      throw ValueError(message("ChatTemplate", what, expected, found));
+      throw ValueError(message("ChatTemplate::render", what, expected, found));
     };
     if (has_system && format_.system_place == detail::SystemPlace::none)
       fail("messages", "have no system message, because this model's template does not support one",
@@ -237,7 +237,7 @@ class ChatTemplate {
     for (std::size_t n = has_system ? 1 : 0; n < messages.size(); ++n) {
       const std::string& role = messages[n].role;
       const std::string name = "the role of message " + std::to_string(n);
-      const bool only_questions = format_.roles == detail::ChatRoles::questions;
+      const bool only_questions = format_.roles == detail::ChatRoles::user_assistant;
       const bool is_known =
           role == "user" || role == "assistant" || (role == "system" && !only_questions);
       if (format_.roles != detail::ChatRoles::any && !is_known) {
@@ -315,13 +315,6 @@ class ChatTemplate {
                     std::size_t first) const {
     const bool moves_system =
         format_.system_place != detail::SystemPlace::message && begins_with_system(messages);
-    std::size_t last_question = messages.size();
-    for (std::size_t n = 0; n < messages.size(); ++n) {
-      const std::string& content = messages[n].content;
-      const bool is_response =
-          content.starts_with("<tool_response>") && content.ends_with("</tool_response>");
-      if (messages[n].role == "user" && !is_response) last_question = n;
-    }
     for (std::size_t n = (std::max)(first, std::size_t{moves_system ? 1u : 0u});
          n < messages.size(); ++n) {
       ChatMessage message = messages[n];
@@ -332,7 +325,7 @@ class ChatTemplate {
           message.content.erase(0, end + kThoughtsEnd.size());
       } else if (message.role == "assistant" &&
                  format_.thoughts == detail::Thoughts::before_last_question) {
-        message.content = with_thoughts(message.content, n > last_question, is_last);
+        message.content = with_thoughts(message.content, n > last_question(messages), is_last);
       }
       const bool takes_system =
           format_.system_place == detail::SystemPlace::in_last_question ? is_last : n == 1;
@@ -347,6 +340,17 @@ class ChatTemplate {
       add(pieces, behind(message.role, is_last));
     }
     add(pieces, format_.prompt.value_or(format_.assistant.before));
+  }
+  /// The index of the last message of the user that is no response of a tool; without one, the
+  /// number of messages.
+  static std::size_t last_question(std::span<const ChatMessage> messages) {
+    for (std::size_t n = messages.size(); n-- > 0;) {
+      const std::string& content = messages[n].content;
+      const bool is_response =
+          content.starts_with("<tool_response>") && content.ends_with("</tool_response>");
+      if (messages[n].role == "user" && !is_response) return n;
+    }
+    return messages.size();
   }
   /// An answer of Qwen 3: with its thoughts if it follows the last question, else without.
   static std::string with_thoughts(const std::string& content, bool is_behind, bool is_last) {

@@ -40,22 +40,14 @@ namespace detail {
 enum class CharKind : std::uint8_t { letter, number, newline, space, other, none };
 
 inline CharKind unicode_kind(std::int32_t code) {
-  if (code == 0x85) return CharKind::space;
-  // Subclasses of one general category (L, N, Z) have consecutive numbers.
+  // Subclasses of one general category (L, N) have consecutive numbers.
   const utf8proc_category_t category = utf8proc_category(code);
   const auto lies = [category](utf8proc_category_t first, utf8proc_category_t last) {
     return category >= first && category <= last;
   };
   if (lies(UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO)) return CharKind::letter;
   if (lies(UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO)) return CharKind::number;
-  if (lies(UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP)) return CharKind::space;
-  return CharKind::other;
-}
-
-/// White space in the sense of \s in regular expressions.
-inline bool is_white_space(std::int32_t code) {
-  if (code >= 0 && code < 0x80) return code == ' ' || (code >= '\t' && code <= '\r');
-  return code >= 0 && unicode_kind(code) == CharKind::space;
+  return is_white_space(code) ? CharKind::space : CharKind::other;
 }
 
 /// Number of bytes of white space at the start of a text.

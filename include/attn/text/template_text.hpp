@@ -87,10 +87,8 @@ inline std::string_view trimmed(std::string_view text, std::string_view letters)
 }
 
 /// The characters that Python's text.strip() removes.
-constexpr bool is_python_space(std::int32_t code) {
-  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 ||
-         code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
-         code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
+inline bool is_python_space(std::int32_t code) {
+  return is_white_space(code) || (code >= 0x1C && code <= 0x1F);
 }
 /// Python's text.strip(), which is Jinja's trim.
 inline std::string_view stripped(std::string_view text) {

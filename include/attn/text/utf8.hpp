@@ -1,4 +1,4 @@
-// UTF-8 decoding and encoding of single characters.
+// UTF-8 text: its characters, normalisation, lower case, white space, replacement.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -137,6 +137,14 @@ inline std::string valid_utf8(std::string_view text) {
 }
 
 namespace detail {
+
+/// White space in the sense of \s in regular expressions.
+inline bool is_white_space(std::int32_t code) {
+  if (code >= 0 && code < 0x80) return code == ' ' || (code >= '\t' && code <= '\r');
+  if (code == 0x85) return true;
+  const utf8proc_category_t category = utf8proc_category(code);
+  return category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP;
+}
 
 /// The text with all occurrences of `from` replaced by `to`.
 inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {

@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "attn/generation/decoding_session.hpp"
 #include "attn/generation/generate_text.hpp"
 #include "attn/io/gguf/writer.hpp"
 #include "attn/io/rename.hpp"

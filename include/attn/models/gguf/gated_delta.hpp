@@ -1,12 +1,16 @@
-// The gated delta rule in GGUF files: keys, checks of tensors, the joint projection.
+// The gated delta rule in GGUF files: keys, checks of tensors, the joint projection, A_log.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "attn/core/view.hpp"
 #include "attn/io/gguf.hpp"
 #include "attn/io/gguf/blocks.hpp"
 #include "attn/models/gguf/keys.hpp"
@@ -79,6 +83,20 @@ inline void check_gguf_delta(const GgufFile& file, index_t n, const GptOptions& 
   check("ssm_out", {dim, values});
 }
 
+/// The tensors that hold a parameter together: `tensor` or, for the joint projection in newer
+/// files, attn_qkv and attn_gate.
+inline std::vector<std::string> gguf_tensors_of(const GgufFile& file, const std::string& tensor) {
+  constexpr std::string_view kJoint = ".ssm_in.weight";
+  if (!tensor.ends_with(kJoint) || file.contains(tensor)) return {tensor};
+  const std::string block = tensor.substr(0, tensor.size() - kJoint.size());
+  return {block + ".attn_qkv.weight", block + ".attn_gate.weight"};
+}
+/// The type of the matrix that gguf_delta_projection() makes of these tensors, or of the only one.
+inline GgufType gguf_type_of(const GgufFile& file, const std::vector<std::string>& names) {
+  const GgufType type = file.tensor(names.front()).type;
+  return file.tensor(names.back()).type == type ? type : GgufType::F32;
+}
+
 /// The rows of in_proj_qkvz, for each key head those of its query, key, values and gates, from the
 /// tensors of newer files: attn_qkv, all queries, all keys, all values, and attn_gate, all gates.
 /// Rows stay as they are, in `memory`, if both tensors have the same type; else they are floats.
@@ -86,15 +104,13 @@ inline GgufTensor gguf_delta_projection(const GgufTensor& qkv, const GgufTensor&
                                         const GatedDeltaOptions& options,
                                         std::vector<std::byte>& memory) {
   const bool is_same = qkv.type == gate.type;
-  const auto rows_of = [&](const GgufTensor& tensor, std::vector<std::byte>& converted) {
+  const auto rows_of = [&](const GgufTensor& tensor, std::vector<float>& floats) {
     if (is_same) return tensor.bytes;
-    std::vector<float> values(static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1]));
-    dequantize_gguf(tensor.type, tensor.bytes, values);
-    const auto bytes = std::as_bytes(std::span(values));
-    converted.assign(bytes.begin(), bytes.end());
-    return std::span<const std::byte>(converted);
+    floats.resize(static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1]));
+    dequantize_gguf(tensor.type, tensor.bytes, floats);
+    return std::as_bytes(std::span<const float>(floats));
   };
-  std::vector<std::byte> first, second;
+  std::vector<float> first, second;
   const std::span<const std::byte> from_qkv = rows_of(qkv, first),
                                    from_gate = rows_of(gate, second);
   const std::size_t row = from_gate.size() / static_cast<std::size_t>(gate.shape[0]);
@@ -118,9 +134,11 @@ inline GgufTensor gguf_delta_projection(const GgufTensor& qkv, const GgufTensor&
           .bytes = memory};
 }
 
-/// A_log from the file's -e^A_log. Throws ValueError for numbers that are not negative.
+/// If this tensor is ssm_a, -e^A_log, replaces its values by A_log. Throws ValueError for numbers
+/// that are not negative.
 inline void set_gguf_a_log(const GgufFile& file, const std::string& name,
                            const TensorView1<float>& values) {
+  if (!name.ends_with(".ssm_a")) return;
   for (index_t n = 0; n < values.size(); ++n) {
     if (!(values(n) < 0)) {
       throw ValueError(message("LanguageModel", concat(quote(file.file_name()), ": ", name),

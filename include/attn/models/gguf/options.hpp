@@ -50,10 +50,6 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
     file.check(name, std::span(shape.begin(), shape.size()));
   };
   check("token_embd.weight", {options.vocab_size, dim});
-  const auto has_attention = [&](index_t n) {
-    const auto& mixers = options.mixers;
-    return mixers.empty() || mixers[static_cast<std::size_t>(n)] == TokenMixer::attention;
-  };
   for (index_t n = 0; n < options.num_layers; ++n) {
     const auto weight = [&](std::string_view name) {
       return concat("blk.", n, ".", name, ".weight");
@@ -69,10 +65,11 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
         rows_of.emplace_back(std::move(tensor), rows);
       }
     };
-    if (!has_attention(n) &&
-        options.mixers[static_cast<std::size_t>(n)] == TokenMixer::gated_delta) {
+    const TokenMixer mixer = options.mixers.empty() ? TokenMixer::attention
+                                                    : options.mixers[static_cast<std::size_t>(n)];
+    if (mixer == TokenMixer::gated_delta) {
       check_gguf_delta(file, n, options);
-    } else if (!has_attention(n)) {
+    } else if (mixer == TokenMixer::short_convolution) {
       check(weight("shortconv.in_proj"), {3 * dim, dim});
       check(weight("shortconv.conv"), {dim, options.layer.convolution.width});
     } else if (options.layer.latent.kv_lora_rank > 0) {
@@ -90,7 +87,7 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
       add("up_proj.", options.layer.dim_feedforward);
     }
     for (const auto& [tensor, rows] : rows_of) check(tensor, {rows, dim});
-    if (!has_attention(n)) continue;
+    if (mixer != TokenMixer::attention) continue;
     const LatentAttentionOptions& latent = options.layer.latent;
     check(weight("attn_output"),
           {dim, heads * (latent.kv_lora_rank > 0 ? latent.head_dim_v : attention.head_dim_v)});
