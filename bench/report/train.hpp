@@ -5,6 +5,7 @@
 #include "attn/layers/encoder_layer_backward.hpp"
 #include "attn/models/gpt_hessian.hpp"
 
+#include "report/low_precision_work.hpp"
 #include "report/work.hpp"
 #include "support/training.hpp"
 
@@ -119,6 +120,15 @@ inline attn::EncoderLayer<float> random_training_layer() {
                                 Step::kWidth);
 }
 
+/// `work`, and the same in MatmulPrecision::high unless it runs as highest.
+inline std::vector<Work> with_high_precision(Work work, std::function<std::string()> complaint) {
+  Work high = work;
+  high.name += "_high";
+  std::vector<Work> works = in_high_precision(std::move(high), std::move(complaint));
+  works.insert(works.begin(), std::move(work));
+  return works;
+}
+
 inline std::vector<Work> encoder_train_works() {
   using Step = EncoderStep<float>;
   const attn::Shape<3> shape{Step::kBatch, Step::kSeq, Step::kWidth};
@@ -136,9 +146,9 @@ inline std::vector<Work> encoder_train_works() {
   }
   work.run = [=](const attn::Execution& execution) { in->run(execution); };
   // The gradients of the first step, before AdamW has changed anything.
-  work.complaint = [=]() -> std::string {
+  const auto complaint = [=](const attn::Execution& execution) -> std::string {
     const auto first = make(), other = make();
-    first->add_gradients({});
+    first->add_gradients(execution);
     other->add_gradients({.isa = attn::Isa::scalar});
     double worst = 0;
     for (std::size_t n = 0; n < first->parameters.size(); ++n) {
@@ -150,7 +160,10 @@ inline std::vector<Work> encoder_train_works() {
     }
     return worst <= 1e-2 ? "" : "wrong gradients: off the scalar set's by " + std::to_string(worst);
   };
-  return {work};
+  work.complaint = [=] { return complaint({}); };
+  return with_high_precision(std::move(work), [=] {
+    return complaint({.matmul_precision = attn::MatmulPrecision::high});
+  });
 }
 
 /// 16 million parameters: 256 MB with their gradients and two moments.
@@ -211,12 +224,15 @@ inline std::vector<Work> gpt_works(const GptShape& shape) {
   work.traffic = 7 * model->num_parameters() * index_t{sizeof(float)};
   const double first = model->step({});
   work.run = [=](const attn::Execution& execution) { model->step(execution); };
-  work.complaint = [=]() -> std::string {
+  const auto complaint = [=](const attn::Execution& execution) -> std::string {
     double last = first;
-    for (int n = 0; n < 3; ++n) last = model->step({});
+    for (int n = 0; n < 3; ++n) last = model->step(execution);
     return last < first ? "" : "the model does not learn";
   };
-  return {work};
+  work.complaint = [=] { return complaint({}); };
+  return with_high_precision(std::move(work), [=] {
+    return complaint({.matmul_precision = attn::MatmulPrecision::high});
+  });
 }
 
 /// A model's forward pass, and the product of its Hessian with a vector.
@@ -280,25 +296,30 @@ inline std::vector<Comparison> training_comparisons() {
           {"cost_train_dropout", "cost_train_plain"},
           {"cost_train_score_mod", "cost_train_plain"},
           {"adamw", "adamw_plain"},
-          {"hvp_gpt", "hvp_forward"}};
+          {"hvp_gpt", "hvp_forward"},
+          {"encoder_train_high", "encoder_train"},
+          {"chargpt_train_high", "chargpt_train"},
+          {"gpt2_train_high", "gpt2_train"}};
 }
 
 inline std::vector<Group> training_groups() {
-  return {{{"sdpa_train_d64", "sdpa_train_causal"},
-           []() -> std::vector<Work> {
-             const auto step = detail::attention_step("sdpa_train_d64");
-             return {detail::training_work("sdpa_train_d64", step),
-                     detail::training_work("sdpa_train_causal", step, attn::causal(), 0.5)};
-           }},
-          detail::training_group("sdpa_train_d128"),
-          detail::training_group("sdpa_train_short"),
-          {{"cost_train_plain", "cost_train_bias", "cost_train_dropout", "cost_train_score_mod"},
-           detail::training_cost_works},
-          {{"encoder_train"}, detail::encoder_train_works},
-          {{"adamw_plain", "adamw"}, detail::optimizer_works},
-          {{"hvp_forward", "hvp_gpt"}, detail::hessian_works},
-          {{"chargpt_train"}, [] { return detail::gpt_works(kGptTrainShapes[0]); }},
-          {{"gpt2_train"}, [] { return detail::gpt_works(kGptTrainShapes[1]); }}};
+  return {
+      {{"sdpa_train_d64", "sdpa_train_causal"},
+       []() -> std::vector<Work> {
+         const auto step = detail::attention_step("sdpa_train_d64");
+         return {detail::training_work("sdpa_train_d64", step),
+                 detail::training_work("sdpa_train_causal", step, attn::causal(), 0.5)};
+       }},
+      detail::training_group("sdpa_train_d128"),
+      detail::training_group("sdpa_train_short"),
+      {{"cost_train_plain", "cost_train_bias", "cost_train_dropout", "cost_train_score_mod"},
+       detail::training_cost_works},
+      {{"encoder_train", "encoder_train_high"}, detail::encoder_train_works},
+      {{"adamw_plain", "adamw"}, detail::optimizer_works},
+      {{"hvp_forward", "hvp_gpt"}, detail::hessian_works},
+      {{"chargpt_train", "chargpt_train_high"},
+       [] { return detail::gpt_works(kGptTrainShapes[0]); }},
+      {{"gpt2_train", "gpt2_train_high"}, [] { return detail::gpt_works(kGptTrainShapes[1]); }}};
 }
 
 }  // namespace bench
