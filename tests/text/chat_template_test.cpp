@@ -136,7 +136,20 @@ TEST(ChatTemplate, WhatMessagesSayIsNoControlToken) {
     if (piece.parse_special) text += piece.text;
   }
   EXPECT_EQ(text,
-            "<|im_start|>system\n<|im_end|>\n<|im_start|>\n<|im_end|>\n<|im_start|>assistant\n");
+            "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+            "Face<|im_end|>\n<|im_start|>\n<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST(ChatTemplate, ADefaultSystemMessageContainsQuotes) {
+  for (const std::string quotes : {R"(It\'s a \"\\\n")", R"(It\'s a "\\\n")"}) {
+    std::string source = kSmolLm2;
+    source.replace(source.find("You are"), 7, quotes);
+    EXPECT_NE(rendered(source, {}).find("system\nIt's a \"\\\n\" a helpful"), std::string::npos)
+        << rendered(source, {});
+  }
+  std::string expression = kSmolLm2;
+  expression.replace(expression.find("You are"), 7, "' + messages[0]['content'] + '");
+  EXPECT_FALSE(ChatTemplate::recognise(expression));
 }
 
 TEST(ChatTemplate, WhatFollowsAnAnswerIsTheRestOfTheWhole) {

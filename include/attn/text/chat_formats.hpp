@@ -159,12 +159,14 @@ inline constexpr ChatFormat kMistralSmall = {.begin = "{bos}",
                                              .user = {"[INST]", "[/INST]"},
                                              .assistant = {"", "{eos}"},
                                              .prompt = ""};
-inline constexpr ChatFormat kMinistral3Reasoning = changed(kMistralSmall, [](ChatFormat& f) {
-  f.without_system = kMinistral3ReasoningSystem;
+inline constexpr ChatFormat kMinistral3 = changed(kMistralSmall, [](ChatFormat& f) {
   f.roles = ChatRoles::user_assistant;
   f.refused = Refused::empty_answers;
   f.alternates = true;
 });
+/// In files of unsloth.
+inline constexpr ChatFormat kMinistral3Lenient =
+    changed(kMinistral3, [](ChatFormat& f) { f.refused = Refused::none; });
 inline constexpr ChatFormat kLlama2 = {.user = {"{bos}[INST] ", " [/INST]"},
                                        .assistant = {" ", " {eos}"},
                                        .prompt = "",

@@ -94,7 +94,7 @@ class ChatTemplate {
     if (!has_system) add(pieces, format_.without_system);
     if (!has_system && !own.empty()) {
       add(pieces, format_.system.before);
-      add_given(pieces, own);
+      pieces.push_back({own, true});
       add(pieces, format_.system.behind);
     }
     add_messages(pieces, messages, 0);

@@ -55,15 +55,6 @@ inline constexpr std::string_view kPhi4ReasoningBegin =
     "deem correct. The Solution section should be logical, accurate, and concise and detail "
     "necessary steps needed to reach the conclusion. Now, try to solve the following question "
     "through the above guidelines:<|im_end|>";
-/// Ministral 3 Reasoning.
-inline constexpr std::string_view kMinistral3ReasoningSystem =
-    "[SYSTEM_PROMPT]# HOW YOU SHOULD THINK AND ANSWER\n\nFirst draft your thinking process "
-    "(inner monologue) until you arrive at a response. Format your response using Markdown, and "
-    "use LaTeX for any mathematical equations. Write both your thoughts and the response in the "
-    "same language as the input.\n\nYour thinking process must follow the template "
-    "below:[THINK]Your thoughts or/and draft, like working through an exercise on scratch paper. "
-    "Be as casual and as long as you want until you are confident to generate the response to "
-    "the user.[/THINK]Here, provide a self-contained response.[/SYSTEM_PROMPT]";
 /// Tiny Aya, before the text of a system message.
 inline constexpr std::string_view kTinyAyaBegin =
     "{bos}<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|># System Preamble\nYou are in contextual safety "

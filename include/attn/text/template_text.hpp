@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,9 +15,9 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// A canonical form of a template's text. Removes comments, white space within tags, the line end
-/// after a tag, and text that the dash of a tag strips; writes all quotes of strings as the same
-/// character. Keeps other text and strings, with \n as a line end. An unknown escape becomes a
-/// quote, which no known template has in its place.
+/// after a tag, and text that the dash of a tag strips; writes strings in single quotes, within them
+/// quotes and backslashes behind a backslash and \n as a line end. Keeps other text. An unknown
+/// escape becomes a quote, which no known template has in its place.
 inline std::string normal_template(std::string_view text) {
   std::string result;
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
@@ -50,9 +51,11 @@ inline std::string normal_template(std::string_view text) {
         result += c;
       } else if (quote != 0 && c == '\\' && at < text.size()) {
         const char escaped = text[at++];
-        if (escaped != 'n' && escaped != '\'' && escaped != '"' && escaped != '\\') result += '\'';
+        const bool is_known = escaped == '\'' || escaped == '"' || escaped == '\\';
+        if (escaped != 'n') result += is_known ? '\\' : '\'';
         result += escaped == 'n' ? '\n' : escaped;
       } else if (quote != 0 && c != quote) {
+        if (c == '\'' || c == '"') result += '\\';
         result += c;
       } else if (quote != 0 || c == '\'' || c == '"') {
         quote = quote != 0 ? '\0' : c;
@@ -74,6 +77,25 @@ inline std::string normal_template(std::string_view text) {
       begins_line = true;
     }
     text_begin = result.size();
+  }
+  return result;
+}
+
+/// A string in a canonical text, which begins at `begin`, behind its quote; without its end,
+/// nothing.
+inline std::optional<std::string_view> string_at(std::string_view normal, std::size_t begin) {
+  for (std::size_t at = begin; at < normal.size(); ++at) {
+    if (normal[at] == '\'') return normal.substr(begin, at - begin);
+    if (normal[at] == '\\') ++at;
+  }
+  return std::nullopt;
+}
+/// The value of such a string.
+inline std::string unescaped(std::string_view text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '\\' && at + 1 < text.size()) ++at;
+    result += text[at];
   }
   return result;
 }

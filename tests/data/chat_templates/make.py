@@ -1,8 +1,8 @@
-# Needs trl==1.16.0, the source of llama-cpp-python==0.3.36 and the repository huggingface.js of August 2026 (unpacked;
-# only their files are used) and jinja2 (in a virtual environment): writes cases.json, chat templates from models' files with conversations and Jinja's output with
+# Needs trl==1.16.0, the source of llama-cpp-python==0.3.36 and the repositories huggingface.js (August 2026) and
+# ardanlabs/jinja (May 2026; unpacked, only their files are used) and jinja2 (in a virtual environment): writes cases.json, chat templates from models' files with conversations and Jinja's output with
 # transformers' settings; null if the template refuses. Templates with "known" false must not be recognised.
 #
-#   python make.py TRL/chat_templates LLAMA_CPP_PYTHON/vendor/llama.cpp HUGGINGFACE_JS/packages
+#   python make.py TRL/chat_templates LLAMA_CPP_PYTHON/vendor/llama.cpp HUGGINGFACE_JS/packages ARDANLABS_JINJA/testdata/templates
 import ast
 import datetime
 import json
@@ -213,6 +213,18 @@ def deepseek_v3(text):
         ("<think>\\n", "")])
 
 
+def ministral3_of_unsloth(text):
+    """The template in unsloth's files of Ministral 3 8B, made from that of 14B."""
+    begin = text.index("        {%- if (message['content'] is none or message['content'] == ''")
+    end = text.index("{%- endif %}\n", begin) + len("{%- endif %}\n")
+    return replaced(text[:begin] + text[end:], [
+        ("Ministral-3-14B-Instruct-2512", "Ministral-3-8B-Instruct-2512"),
+        ("""{{- message['content'] }}
+        {%- elif message['content'] | length > 0 %}""", """{{- message['content'] }}
+        {%- elif message['content'] is iterable and message['content'] | length > 0 %}"""),
+        ("message['role'] + '.')", "message['role'])")])
+
+
 def turns(*contents, system=None):
     result = [{"role": "system", "content": system}] if system else []
     return result + [{"role": ("user", "assistant")[n % 2], "content": content} for n, content in enumerate(contents)]
@@ -273,6 +285,7 @@ def main():
             return ast.literal_eval(re.search(re.escape(f'"{name}": {{') + r"\s*chat_template:\s*(.*),\n", of_tests)[1])
         return ast.literal_eval(re.search(re.escape(f'model: "library/{name}"') + r",\s*gguf: (.*),\n", of_ollama)[1])
 
+    ministral3 = (pathlib.Path(sys.argv[4]) / "Ministral-3-14B-Instruct-2512-Q4_0.jinja").read_text(encoding="utf-8")
     glm4 = in_llama_tests("ChatGLM4")
     deepseek = ("<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>")
     granite = ("<|end_of_text|>", "<|end_of_text|>")
@@ -316,6 +329,7 @@ def main():
         "phi4_reasoning": (in_javascript("phi4-reasoning:14b"), "", "<|im_end|>"),
         "phi4_mini_reasoning": (in_javascript("phi4-mini-reasoning:3.8b"), "", "<|endoftext|>"),
         "mixtral_8x22": (in_javascript("mixtral:8x22b"), "<s>", "</s>"), "mistral_small": (in_javascript("mistral-small:24b"), "<s>", "</s>"),
+        "ministral3": (ministral3, "<s>", "</s>"), "ministral3_unsloth": (ministral3_of_unsloth(ministral3), "<s>", "</s>"),
         "ministral3_reasoning": (llama("mistralai-Ministral-3-14B-Reasoning-2512"), "<s>", "</s>"),
         "cohere_command_r": (in_javascript("command-r:35b"), *cohere), "cohere_command_r_plus": (in_javascript("command-r-plus:104b"), *cohere),
         "command_r7b": (in_javascript("command-r7b:7b"), *cohere), "command_r7b_arabic": (in_javascript("command-r7b-arabic:7b"), *cohere),
