@@ -15,9 +15,9 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// A canonical form of a template's text. Removes comments, white space within tags, the line end
-/// after a tag, and text that the dash of a tag strips; writes strings in single quotes, within them
-/// quotes and backslashes behind a backslash and \n as a line end. Keeps other text. An unknown
-/// escape becomes a quote, which no known template has in its place.
+/// after a tag, and text that the dash of a tag strips; writes strings in single quotes, within
+/// them quotes and backslashes behind a backslash and \n as a line end. Keeps other text. An
+/// unknown escape becomes a quote, which no known template has in its place.
 inline std::string normal_template(std::string_view text) {
   std::string result;
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
