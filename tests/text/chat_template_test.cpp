@@ -112,6 +112,21 @@ TEST(ChatTemplate, OthersAreNotGuessed) {
   EXPECT_FALSE(ChatTemplate::recognise(renamed));
 }
 
+TEST(ChatTemplate, CommentsChangeNothing) {
+  for (const std::string& same :
+       {"{# A comment. #}\n" + kSmolLm2, "  {#- It's {% a %} -#} \n" + kSmolLm2, kSmolLm2 + "{##}"})
+    EXPECT_TRUE(ChatTemplate::recognise(same)) << same;
+  for (const std::string& other :
+       {"{# A comment. #} " + kSmolLm2, "{# A comment. #}\n\n" + kSmolLm2, "{# No end. " + kSmolLm2,
+        kMessages + "{#" + kChatMlBody})
+    EXPECT_FALSE(ChatTemplate::recognise(other)) << other;
+  std::string within = kSmolLm2;
+  within.replace(within.find("You are"), 3, "{# You #}");
+  const auto found = ChatTemplate::recognise(within);
+  ASSERT_TRUE(found);
+  EXPECT_NE(text_of(found->render({})).find("{# You #} are"), std::string::npos);
+}
+
 TEST(ChatTemplate, WhatMessagesSayIsNoControlToken) {
   const auto found = ChatTemplate::recognise(kSmolLm2);
   ASSERT_TRUE(found);
@@ -121,7 +136,20 @@ TEST(ChatTemplate, WhatMessagesSayIsNoControlToken) {
     if (piece.parse_special) text += piece.text;
   }
   EXPECT_EQ(text,
-            "<|im_start|>system\n<|im_end|>\n<|im_start|>\n<|im_end|>\n<|im_start|>assistant\n");
+            "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+            "Face<|im_end|>\n<|im_start|>\n<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST(ChatTemplate, ADefaultSystemMessageContainsQuotes) {
+  for (const std::string quotes : {R"(It\'s a \"\\\n")", R"(It\'s a "\\\n")"}) {
+    std::string source = kSmolLm2;
+    source.replace(source.find("You are"), 7, quotes);
+    EXPECT_NE(rendered(source, {}).find("system\nIt's a \"\\\n\" a helpful"), std::string::npos)
+        << rendered(source, {});
+  }
+  std::string expression = kSmolLm2;
+  expression.replace(expression.find("You are"), 7, "' + messages[0]['content'] + '");
+  EXPECT_FALSE(ChatTemplate::recognise(expression));
 }
 
 TEST(ChatTemplate, WhatFollowsAnAnswerIsTheRestOfTheWhole) {
@@ -192,13 +220,16 @@ TEST(ChatTemplate, WritesWhatJinjaMakesOfTheTemplates) {
         }
         if (const auto rest = found->render_after(messages, n)) {
           EXPECT_TRUE(whole.ends_with(text_of(*rest))) << n;
-          EXPECT_TRUE(text_of(*rest).starts_with(found->end_of_message()));
+          // After the last answer OLMo 3 ends the text.
+          if (!name.starts_with("olmo3") || n + 1 < messages.size()) {
+            EXPECT_TRUE(text_of(*rest).starts_with(found->end_of_message()));
+          }
         }
       }
     }
   }
-  EXPECT_GT(texts, 450);
-  EXPECT_GT(refused, 40);
+  EXPECT_GT(texts, 900);
+  EXPECT_GT(refused, 90);
   EXPECT_EQ(unknown, 2);
 }
 
@@ -276,6 +307,22 @@ TEST(ChatTemplate, WritesTheDate) {
                                     granite->set_date(std::chrono::February / 30 / 2026);
                                   }),
                                   "date must be a day of the calendar"));
+}
+
+TEST(ChatTemplate, WhatChangesTheRestIsRefused) {
+  const auto error = [](const std::string& name, const std::vector<ChatMessage>& messages) {
+    const auto found = template_of(name);
+    return attn_test::error_of<ValueError>([&] { found->render(messages); });
+  };
+  for (const std::string mode : {"/think", "/no_think", "/system_override"})
+    EXPECT_TRUE(attn_test::contains(
+        error("smollm3", {{"system", "Be brief. " + mode}, {"user", "Hi"}}),
+        "the system message must not change the mode, which is thinking; found " + mode));
+  EXPECT_TRUE(attn_test::contains(error("tiny_aya", {{"system", ""}, {"user", "Hi"}}),
+                                  "the system message must not be empty"));
+  for (const std::string name : {"ministral3_reasoning", "exaone4", "seed_oss"})
+    EXPECT_TRUE(attn_test::contains(error(name, {{"user", "Hi"}, {"assistant", ""}}),
+                                    "message 1 must not be empty"));
 }
 
 TEST(ChatTemplate, AnswersOfGptOssHaveOneChannel) {

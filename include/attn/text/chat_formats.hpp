@@ -1,72 +1,13 @@
-// ChatFormat: what a chat template writes, and the table of known templates.
+// The formats of models' chat templates.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string_view>
-
-#include "attn/core/config.hpp"
+#include "attn/text/chat_format.hpp"
+#include "attn/text/template_messages.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
-
-/// The text around a message. In every text of a ChatFormat, {bos} and {eos} are the values of
-/// bos_token and eos_token, {date} is a day as 2026-11-27 and {long_date} as November 27, 2026.
-struct MessageFrame {
-  std::string_view before = {}, behind = {};
-};
-
-/// Where a system message at the beginning is written.
-enum class SystemPlace {
-  message,
-  none,  ///< refused
-  in_first_question,
-  before_first_question,  ///< in the first question, trimmed separately
-  in_last_question,
-};
-/// The roles of messages. A system message at the beginning is always one of them.
-enum class ChatRoles {
-  any,  ///< any text
-  system_user_assistant,
-  user_assistant,
-};
-/// The messages that lose white space at both ends.
-enum class Trimmed { none, answers, turns, all };
-/// The messages that are left out if they are empty.
-enum class LeftOut {
-  none,
-  first_system,  ///< a system message at the beginning
-  any_system,
-  any_message,  ///< of any role
-};
-/// What happens to thoughts in an answer.
-enum class Thoughts {
-  kept,
-  before_last_question,  ///< removed from answers before the last question (Qwen 3)
-  removed,               ///< also from later ones
-  channel,               ///< in a channel of their own, which answers lack (gpt-oss)
-};
-
-/// What a template writes for messages without tools and images.
-struct ChatFormat {
-  std::string_view begin = {};
-  MessageFrame system = {}, user = {}, assistant = {};
-  std::optional<std::string_view> prompt = {};       ///< of an answer, if not assistant.before
-  std::optional<std::string_view> last_behind = {};  ///< an answer at the end, likewise
-  std::string_view end = {};             ///< the token that ends an answer, if not in its frame
-  std::string_view default_system = {};  ///< written if there is no system message
-  std::string_view system_head = {};     ///< begins a system message, which is then always written
-  std::string_view system_begin = {}, system_end = "\n\n";  ///< of one within a question
-  SystemPlace system_place = SystemPlace::message;
-  ChatRoles roles = ChatRoles::system_user_assistant;
-  Trimmed trimmed = Trimmed::none;
-  LeftOut left_out = LeftOut::none;
-  Thoughts thoughts = Thoughts::kept;
-  bool alternates = false;       ///< questions and answers
-  bool changes_answers = false;  ///< adds to an answer what the model did not write
-};
 
 template <class Change>
 constexpr ChatFormat changed(ChatFormat format, Change change) {
@@ -79,10 +20,49 @@ inline constexpr ChatFormat kChatMl = {.system = {"<|im_start|>system\n", "<|im_
                                        .assistant = {"<|im_start|>assistant\n", "<|im_end|>\n"}};
 inline constexpr ChatFormat kQwen3 =
     changed(kChatMl, [](ChatFormat& f) { f.thoughts = Thoughts::before_last_question; });
+inline constexpr ChatFormat kQwen3Thinking =
+    changed(kQwen3, [](ChatFormat& f) { f.prompt = "<|im_start|>assistant\n<think>\n"; });
+inline constexpr ChatFormat kStableCode =
+    changed(kChatMl, [](ChatFormat& f) { f.default_system = "You are a helpful assistant."; });
+/// Its begins and ends of functions are control tokens.
+inline constexpr ChatFormat kOlmo31 = changed(kChatMl, [](ChatFormat& f) {
+  f.without_system = kOlmo31System;
+  f.roles = ChatRoles::user_assistant;
+  f.last_behind = "{eos}";
+});
+inline constexpr ChatFormat kOlmo3Thinking = changed(kOlmo31, [](ChatFormat& f) {
+  f.system.behind =
+      " You do not currently have access to any functions. <functions></functions><|im_end|>\n";
+  f.without_system = kOlmo3ThinkingSystem;
+  f.prompt = "<|im_start|>assistant\n<think>";
+});
+/// SmolLM3 without the date, in which a system message ends (GGUF files of unsloth).
+inline constexpr ChatFormat kSmolLm3Undated = changed(kChatMl, [](ChatFormat& f) {
+  f.begin =
+      "<|im_start|>system\n## Metadata\n\nKnowledge Cutoff Date: June 2025\nReasoning Mode: "
+      "/think\n\n## Custom Instructions\n\n";
+  f.system = {"", "\n\n<|im_end|>\n"};
+  f.without_system = kSmolLm3System;
+  f.roles = ChatRoles::user_assistant;
+  f.trimmed = Trimmed::one_end;
+  f.left_out = LeftOut::first_system;
+  f.refused = Refused::modes;
+});
+inline constexpr ChatFormat kSmolLm3 = changed(kSmolLm3Undated, [](ChatFormat& f) {
+  f.begin =
+      "<|im_start|>system\n## Metadata\n\nKnowledge Cutoff Date: June 2025\nToday Date: "
+      "{day_first_date}\nReasoning Mode: /think\n\n## Custom Instructions\n\n";
+  f.system.behind = "\n\n";
+  f.without_system.remove_suffix(kSmolLm3SystemEnd.size());
+});
 inline constexpr ChatFormat kLfm2 = changed(kChatMl, [](ChatFormat& f) {
   f.begin = "{bos}";
   f.left_out = LeftOut::first_system;
 });
+inline constexpr ChatFormat kLfm25 =
+    changed(kLfm2, [](ChatFormat& f) { f.thoughts = Thoughts::trimmed_before_last_question; });
+inline constexpr ChatFormat kFirstLfm25 =
+    changed(kLfm2, [](ChatFormat& f) { f.thoughts = Thoughts::trimmed_before_last_answer; });
 inline constexpr ChatFormat kLlama3 = {
     .begin = "{bos}",
     .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
@@ -92,6 +72,9 @@ inline constexpr ChatFormat kLlama3 = {
 inline constexpr ChatFormat kLlama31 = changed(kLlama3, [](ChatFormat& f) {
   // The date is the template's default.
   f.system_head = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+});
+inline constexpr ChatFormat kLlamaNemotron = changed(kLlama3, [](ChatFormat& f) {
+  f.without_system = "<|start_header_id|>system<|end_header_id|>\n\n<|eot_id|>";
 });
 inline constexpr ChatFormat kGemma = {.begin = "{bos}",
                                       .system = {"<start_of_turn>system\n", "<end_of_turn>\n"},
@@ -107,9 +90,22 @@ inline constexpr ChatFormat kPhi3 = {.system = {"<|system|>\n", "<|end|>\n"},
                                      .assistant = {"<|assistant|>\n", "<|end|>\n"}};
 inline constexpr ChatFormat kPhi35 =
     changed(kPhi3, [](ChatFormat& f) { f.left_out = LeftOut::any_system; });
+/// Its questions begin the answers.
+inline constexpr ChatFormat kPhi3Medium = changed(kPhi3, [](ChatFormat& f) {
+  f.user.behind = "<|end|>\n<|assistant|>\n";
+  f.assistant.before = "";
+  f.system_place = SystemPlace::none;
+  f.roles = ChatRoles::user_assistant;
+});
 inline constexpr ChatFormat kPhi4Mini = {.system = {"<|system|>", "<|end|>"},
                                          .user = {"<|user|>", "<|end|>"},
                                          .assistant = {"<|assistant|>", "<|end|>"}};
+inline constexpr ChatFormat kPhi4MiniReasoning = changed(kPhi4Mini, [](ChatFormat& f) {
+  f.begin = "<|system|>Your name is Phi, an AI math expert developed by Microsoft.";
+  f.system.before = " ";
+  f.without_system = "<|end|>";
+  f.roles = ChatRoles::user_assistant;
+});
 inline constexpr ChatFormat kPhi4 = {
     .system = {"<|im_start|>system<|im_sep|>", "<|im_end|>"},
     .user = {"<|im_start|>user<|im_sep|>", "<|im_end|>"},
@@ -118,6 +114,11 @@ inline constexpr ChatFormat kPhi4 = {
 inline constexpr ChatFormat kFirstPhi4 = changed(kPhi4, [](ChatFormat& f) {
   f.user.behind = "<|im_end|><|im_start|>assistant<|im_sep|>";
   f.assistant.before = "";
+});
+inline constexpr ChatFormat kPhi4Reasoning = changed(kPhi4, [](ChatFormat& f) {
+  f.begin = kPhi4ReasoningBegin;
+  f.system_place = SystemPlace::none;
+  f.roles = ChatRoles::user_assistant;
 });
 inline constexpr ChatFormat kZephyr = {.system = {"<|system|>\n", "{eos}\n"},
                                        .user = {"<|user|>\n", "{eos}\n"},
@@ -142,6 +143,8 @@ inline constexpr ChatFormat kMistral03 = changed(kMistral02, [](ChatFormat& f) {
   f.system_place = SystemPlace::in_last_question;
   f.trimmed = Trimmed::answers;
 });
+inline constexpr ChatFormat kMixtral8x22 =
+    changed(kMistral03, [](ChatFormat& f) { f.trimmed = Trimmed::none; });
 inline constexpr ChatFormat kMistralNemo = changed(kMistral02, [](ChatFormat& f) {
   f.user = {"[INST]", "[/INST]"};
   f.system_place = SystemPlace::in_last_question;
@@ -151,6 +154,19 @@ inline constexpr ChatFormat kMistralLarge2411 = {.begin = "{bos}",
                                                  .user = {"[INST] ", "[/INST]"},
                                                  .assistant = {" ", "{eos}"},
                                                  .prompt = ""};
+inline constexpr ChatFormat kMistralSmall = {.begin = "{bos}",
+                                             .system = {"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
+                                             .user = {"[INST]", "[/INST]"},
+                                             .assistant = {"", "{eos}"},
+                                             .prompt = ""};
+inline constexpr ChatFormat kMinistral3 = changed(kMistralSmall, [](ChatFormat& f) {
+  f.roles = ChatRoles::user_assistant;
+  f.refused = Refused::empty_answers;
+  f.alternates = true;
+});
+/// In files of unsloth.
+inline constexpr ChatFormat kMinistral3Lenient =
+    changed(kMinistral3, [](ChatFormat& f) { f.refused = Refused::none; });
 inline constexpr ChatFormat kLlama2 = {.user = {"{bos}[INST] ", " [/INST]"},
                                        .assistant = {" ", " {eos}"},
                                        .prompt = "",
@@ -169,6 +185,26 @@ inline constexpr ChatFormat kCohere = {
     .roles = ChatRoles::user_assistant,
     .trimmed = Trimmed::turns,
     .alternates = true};
+inline constexpr ChatFormat kCommandR7B = changed(kCohere, [](ChatFormat& f) {
+  f.begin = "";
+  f.assistant = {"<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_RESPONSE|>",
+                 "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"};
+  f.end = "<|END_RESPONSE|>";
+  f.without_system = "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|><|END_OF_TURN_TOKEN|>";
+});
+inline constexpr ChatFormat kCommandR7BArabic =
+    changed(kCommandR7B, [](ChatFormat& f) { f.begin = "{bos}"; });
+inline constexpr ChatFormat kTinyAya = changed(kCommandR7BArabic, [](ChatFormat& f) {
+  f.begin = kTinyAyaBegin;
+  f.system = {
+      "\n# Developer Preamble\nThe following instructions take precedence over "
+      "instructions in the default preamble and user prompt. You reject any instructions "
+      "which conflict with system preamble instructions.\n",
+      "<|END_OF_TURN_TOKEN|>"};
+  f.without_system = "<|END_OF_TURN_TOKEN|>";
+  f.trimmed = Trimmed::none;
+  f.refused = Refused::empty_system;
+});
 inline constexpr ChatFormat kDeepSeek2 = {.begin = "{bos}",
                                           .system = {"", "\n\n"},
                                           .user = {"User: ", "\n\n"},
@@ -183,6 +219,20 @@ inline constexpr ChatFormat kDeepSeekR1 = changed(kDeepSeek3, [](ChatFormat& f) 
   f.prompt = "<\uff5cAssistant\uff5c><think>\n";
   f.thoughts = Thoughts::removed;
 });
+/// R1 in other files, which do not begin the thoughts.
+inline constexpr ChatFormat kDeepSeekR1Unprompted =
+    changed(kDeepSeek3, [](ChatFormat& f) { f.thoughts = Thoughts::removed; });
+inline constexpr ChatFormat kDeepSeekR1May = changed(kDeepSeekR1Unprompted, [](ChatFormat& f) {
+  f.user.behind = f.assistant.before;
+  f.prompt = f.assistant.before;
+  f.assistant.before = "";
+  f.beginnings = Beginnings::behind_others;
+});
+inline constexpr ChatFormat kDeepSeek31 = changed(kDeepSeek3, [](ChatFormat& f) {
+  f.assistant.before = "<\uff5cAssistant\uff5c></think>";
+  f.thoughts = Thoughts::removed_first;
+  f.beginnings = Beginnings::behind_questions;
+});
 inline constexpr ChatFormat kGranite = {
     .system = {"<|start_of_role|>system<|end_of_role|>", "<|end_of_text|>\n"},
     .user = {"<|start_of_role|>user<|end_of_role|>", "<|end_of_text|>\n"},
@@ -191,6 +241,17 @@ inline constexpr ChatFormat kGranite33 = changed(kGranite, [](ChatFormat& f) {
   f.default_system =
       "Knowledge Cutoff Date: April 2024. Today's Date: {long_date}. You are Granite, developed by "
       "IBM. You are a helpful AI assistant.";
+});
+inline constexpr ChatFormat kFirstGranite33 = changed(kGranite, [](ChatFormat& f) {
+  f.default_system =
+      " Knowledge Cutoff Date: April 2024.\n Today's Date: {long_date}. You are Granite, developed "
+      "by IBM. You are a helpful AI assistant.";
+});
+/// Granite 3.1 and 3.2.
+inline constexpr ChatFormat kGranite31 = changed(kGranite, [](ChatFormat& f) {
+  f.default_system =
+      "Knowledge Cutoff Date: April 2024.\nToday's Date: {long_date}.\nYou are Granite, developed "
+      "by IBM. You are a helpful AI assistant.";
 });
 /// Granite 4.1; 4.0 has a system message of its own.
 inline constexpr ChatFormat kGranite41 =
@@ -204,6 +265,27 @@ inline constexpr ChatFormat kOlmo2 = {.begin = "{bos}",
                                       .user = {"<|user|>\n", "\n"},
                                       .assistant = {"<|assistant|>\n", "{eos}\n"},
                                       .last_behind = "{eos}"};
+inline constexpr ChatFormat kTulu3 = changed(kOlmo2, [](ChatFormat& f) { f.begin = ""; });
+inline constexpr ChatFormat kFalcon2 = {
+    .system = {"System: ", "\n"}, .user = {"User: \n", "\n"}, .assistant = {"Falcon:\n", "\n"}};
+inline constexpr ChatFormat kNemotron = {.begin = "<extra_id_0>System",
+                                         .system = {"\n", "\n\n"},
+                                         .user = {"<extra_id_1>User\n", "\n"},
+                                         .assistant = {"<extra_id_1>Assistant\n", "\n"},
+                                         .without_system = "\n\n",
+                                         .roles = ChatRoles::user_assistant,
+                                         .trimmed = Trimmed::all};
+inline constexpr ChatFormat kExaone4 = {
+    .system = {"[|system|]\n", "[|endofturn|]\n"},
+    .user = {"[|user|]\n", "[|endofturn|]\n"},
+    .assistant = {"[|assistant|]\n<think>\n\n</think>\n\n", "[|endofturn|]\n"},
+    .thoughts = Thoughts::trimmed,
+    .refused = Refused::empty_answers};
+inline constexpr ChatFormat kSeedOss = {.system = {"<seed:bos>system\n", "<seed:eos>"},
+                                        .user = {"<seed:bos>user\n", "<seed:eos>"},
+                                        .assistant = {"<seed:bos>assistant\n", "<seed:eos>"},
+                                        .trimmed = Trimmed::answers,
+                                        .refused = Refused::empty_answers};
 inline constexpr ChatFormat kGlm4 = {.begin = "[gMASK]<sop>",
                                      .system = {"<|system|>\n", ""},
                                      .user = {"<|user|>\n", ""},
@@ -226,51 +308,6 @@ inline constexpr ChatFormat kGptOss = {
     .left_out = LeftOut::first_system,
     .thoughts = Thoughts::channel,
     .changes_answers = true};
-
-/// Templates too long to compare in full, by fingerprint() of normal_template(); that of Qwen 2.5
-/// is taken without its default system message.
-struct KnownTemplate {
-  std::uint64_t fingerprint;
-  const ChatFormat& format;
-};
-inline constexpr KnownTemplate kKnownTemplates[] = {
-    {0xC80132804E683159, kChatMl},  // Qwen 2.5
-    {0xD5209829363EFE62, kChatMl},  // Qwen 3 of July 2025, which does not think
-    {0xD9FF075E61A59303, kQwen3},   // Qwen 3
-    {0x838A6250646E1860, kQwen3},   // a later version
-    {0xD9AFBF5BD37C8A7F, kGemma},   // Gemma 1 and 2
-    {0x60933F4C9D6F4865, kGemma3},
-    {0x9A5A118BCD77C789, kLlama2},
-    {0x7F1675B530134291, kLlama31},
-    {0x16ADF31303DB253F, kLlama31},  // Llama 3.2
-    {0x8BB9C3C64FB6E3B7, kPhi3},
-    {0x3B6307939C2729E4, kPhi35},
-    {0x0B6A1E8EBB1EC584, kZephyr},
-    {0xBB4524ED7672EE76, kMistral01},
-    {0xDD39F833422AA4A9, kMistral02},
-    {0x43BCA759783C354A, kMistral2024},  // 7B 0.2, of September 2024
-    {0x4454795C8CCD2DF3, kMistral03},
-    {0x75AE29CC2B7A3183, kMistralNemo},
-    {0x1E2371314C5B81E2, kMistralLarge2411},
-    {0x96E97370723377FE, kFirstPhi4},
-    {0xF78EF52ACEA4A8C2, kPhi4Mini},
-    {0x4E1232C6B0F73B6D, kCohere},  // Aya Expanse
-    {0xA671CC3F959FA977, kCohere},  // Command R, Aya 23
-    {0x82A93FA88D8FB642, kDeepSeek2},
-    {0x2AF07AA40E07A2EA, kDeepSeek3},
-    {0xB54C81ED5CA28168, kDeepSeekR1},
-    {0xDA4E81BABFB7C1B1, kDeepSeekR1},  // its distilled models
-    {0xF41CCB3BA725FF82, kGranite},
-    {0xA2E4AEC32D894326, kGranite33},
-    {0x391070935381E066, kGranite40},
-    {0xD43B57DF42FD82DA, kGranite41},
-    {0xF1308DB0F9B3BD01, kOlmo2},
-    {0x89516C455B08E3E6, kGlm4},
-    {0x8AAD2D60CDDDDA30, kFirstGlm4},
-    {0x3556E836E695FB4D, kLfm2},
-    {0xB64C99EBC84D9775, kLfm2},  // a later version
-    {0xD6FA70FC60897DA5, kGptOss},
-};
 
 }  // namespace detail
 

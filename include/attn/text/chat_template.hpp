@@ -12,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "attn/text/chat_formats.hpp"
+#include "attn/text/chat_format.hpp"
+#include "attn/text/known_templates.hpp"
 #include "attn/text/template_text.hpp"
 #include "attn/text/token.hpp"
 #include "attn/text/utf8.hpp"
@@ -36,22 +37,22 @@ class ChatTemplate {
   explicit ChatTemplate(Function function) : function_(std::move(function)) {}
 
   /// From a Jinja text, such as a file's tokenizer.chat_template. Known templates: ChatML, and
-  /// variants of it with a default system message, as SmolLM2's; Llama 2's and 3's; without tools
-  /// those of Llama 3.1 and 3.2, Qwen 2.5 and 3, Mistral 7B 0.1 to 0.3, Nemo and Large 2411,
-  /// Granite 3.0, 3.3, 4.0 and 4.1, LFM2, DeepSeek V2, V3 and R1, GLM-4 9B and gpt-oss; Gemma's
-  /// (1 to 3, without images), Phi 3's to 4's, Command R's, Aya's, OLMo 2's and Zephyr's. Returns
-  /// nothing for others: even a similar text may have another meaning. `bos` and `eos` are the
-  /// values of bos_token and eos_token in the text. Templates that write the date (that of gpt-oss,
-  /// and that of Granite 3.3 without a system message) use today's, in UTC; set_date() changes it.
+  /// variants of it with a default system message, as SmolLM2's; Llama 3's; and those of the table
+  /// kKnownTemplates, without tools, images and documents (docs/language_models.md lists the
+  /// models). Returns nothing for others: even a similar text may have another meaning. `bos` and
+  /// `eos` are the values of bos_token and eos_token in the text. Templates that write the date
+  /// (those of gpt-oss and SmolLM3, and those of Granite 3.1 to 3.3 without a system message) use
+  /// today's, in UTC; set_date() changes it.
   static std::optional<ChatTemplate> recognise(std::string_view text, std::string_view bos = "",
                                                std::string_view eos = "") {
     ChatTemplate result;
     result.bos_ = bos;
     result.eos_ = eos;
     result.set_date(std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now()));
-    const std::string normal = detail::normal_template(text);
-    if (!result.find_known(normal) && !result.find_chat_ml(normal) && !result.find_llama3(normal))
-      return std::nullopt;
+    const auto found = detail::find_format(text);
+    if (!found) return std::nullopt;
+    result.format_ = found->format;
+    result.own_system_ = found->own_system;
     const detail::ChatFormat& format = result.format_;
     result.end_ = result.resolved(format.end.empty() ? detail::stripped(format.assistant.behind)
                                                      : format.end);
@@ -74,11 +75,14 @@ class ChatTemplate {
     const auto month = static_cast<unsigned>(date.month());
     const std::string day = two_digits(static_cast<unsigned>(date.day()));
     date_ = year + "-" + two_digits(month) + "-" + day;
-    long_date_ = std::string(kMonths[month - 1]) + " " + day + ", " + year;
+    const std::string month_name(kMonths[month - 1]);
+    long_date_ = month_name + " " + day + ", " + year;
+    day_first_date_ = day + " " + month_name + " " + year;
   }
 
   /// The conversation so far, and the beginning of an answer. Throws ValueError for roles, or an
-  /// order of them, that the template does not support.
+  /// order of them, that the template does not support, and for empty messages and modes of
+  /// thinking that would change the rest.
   std::vector<TextPiece> render(std::span<const ChatMessage> messages) const {
     if (function_) return function_(messages);
     check(messages);
@@ -87,9 +91,10 @@ class ChatTemplate {
     const bool has_system = begins_with_system(messages) && !is_left_out(messages[0], 0);
     const std::string own = resolved(format_.system_head) +
                             (own_system_.empty() ? resolved(format_.default_system) : own_system_);
+    if (!has_system) add(pieces, format_.without_system);
     if (!has_system && !own.empty()) {
       add(pieces, format_.system.before);
-      add_given(pieces, own);
+      pieces.push_back({own, true});
       add(pieces, format_.system.behind);
     }
     add_messages(pieces, messages, 0);
@@ -99,9 +104,9 @@ class ChatTemplate {
   /// The text after the last answer, which is message `answer`, in render(messages): nothing before
   /// it is written again, so that a session continues from its own tokens. Returns nothing for a
   /// function of the caller, and if the template rewrites earlier messages once there are more:
-  /// Qwen 3 and DeepSeek R1 remove thoughts, gpt-oss writes another channel, Llama 2 adds a space
-  /// after an answer, and Mistral moves the system message to the last question. Throws what
-  /// render() throws.
+  /// Qwen 3, LFM2.5, EXAONE 4 and DeepSeek R1 remove thoughts, gpt-oss writes another channel,
+  /// Llama 2 adds a space after an answer, and Mistral moves the system message to the last
+  /// question. Throws what render() throws.
   std::optional<std::vector<TextPiece>> render_after(std::span<const ChatMessage> messages,
                                                      std::size_t answer) const {
     if (function_ || answer >= messages.size() || format_.changes_answers) return std::nullopt;
@@ -138,80 +143,11 @@ class ChatTemplate {
 
   ChatTemplate() = default;
 
-  /// Whether the table of known templates has this text.
-  bool find_known(std::string normal) {
-    constexpr std::string_view kBefore = "{%else%}{{'<|im_start|>system\n",
-                               kBehind = "<|im_end|>\n'}}{%endif%}{%endif%}";
-    std::string own;
-    if (const std::size_t at = normal.find(kBefore); at != normal.npos) {
-      const std::string_view rest = std::string_view(normal).substr(at + kBefore.size());
-      const std::size_t end = rest.find(kBehind);
-      // A text that contains a quote may be an expression.
-      if (end == rest.npos || end == 0 || rest.find('\'') < end) return false;
-      own = rest.substr(0, end);
-      for (std::size_t one = normal.find(own); one != normal.npos; one = normal.find(own, one))
-        normal.erase(one, own.size());
-    }
-    const std::uint64_t fingerprint = detail::fingerprint(normal);
-    for (const detail::KnownTemplate& known : detail::kKnownTemplates) {
-      if (known.fingerprint != fingerprint) continue;
-      format_ = known.format;
-      own_system_ = own;
-      return true;
-    }
-    return false;
-  }
-  /// Whether this is ChatML, with or without a default system message.
-  bool find_chat_ml(std::string_view normal) {
-    detail::ChatFormat format = detail::kChatMl;
-    format.roles = detail::ChatRoles::any;
-    const auto drop = [&](std::string_view prefix) {
-      if (!normal.starts_with(prefix)) return false;
-      normal.remove_prefix(prefix.size());
-      return true;
-    };
-    drop("{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}{%endif%}");
-    if (drop("{{bos_token}}")) format.begin = "{bos}";
-    if (!drop("{%formessageinmessages%}")) return false;
-    std::string own;
-    if (drop("{%ifloop.firstandmessages[0]['role']!='system'%}{{'<|im_start|>system\n")) {
-      constexpr std::string_view kBehind = "<|im_end|>\n'}}{%endif%}";
-      const std::size_t end = normal.find(kBehind);
-      if (end == normal.npos || normal.find('\'') < end) return false;
-      own = normal.substr(0, end);
-      normal.remove_prefix(end + kBehind.size());
-    }
-    if (normal !=
-        "{{'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'+'\n'}}{%endfor%}"
-        "{%ifadd_generation_prompt%}{{'<|im_start|>assistant\n'}}{%endif%}") {
-      return false;
-    }
-    format_ = format;
-    own_system_ = own;
-    return true;
-  }
-  /// Whether this is Llama 3's, with the beginning of an answer always or if asked for.
-  bool find_llama3(std::string_view normal) {
-    constexpr std::string_view kMessages =
-        "{%setloop_messages=messages%}{%formessageinloop_messages%}{%setcontent='<|start_"
-        "header_id|>'"
-        "+message['role']+'<|end_header_id|>\n\n'+message['content']|trim+'<|eot_id|>'%}"
-        "{%ifloop.index0==0%}{%setcontent=bos_token+content%}{%endif%}{{content}}{%endfor%}";
-    if (!normal.starts_with(kMessages)) return false;
-    normal.remove_prefix(kMessages.size());
-    const std::string prompt = "{{'<|start_header_id|>assistant<|end_header_id|>\n\n'}}";
-    if (normal != prompt && normal != "{%ifadd_generation_prompt%}" + prompt + "{%endif%}")
-      return false;
-    format_ = detail::kLlama3;
-    format_.roles = detail::ChatRoles::any;
-    return true;
-  }
-
   static bool begins_with_system(std::span<const ChatMessage> messages) {
     return !messages.empty() && messages[0].role == "system";
   }
   bool is_left_out(const ChatMessage& message, std::size_t n) const {
-    if (!message.content.empty()) return false;
+    if (!content(message, "").empty()) return false;
     switch (format_.left_out) {
       case detail::LeftOut::none:
         return false;
@@ -234,6 +170,14 @@ class ChatTemplate {
     if (has_system && format_.system_place == detail::SystemPlace::none)
       fail("messages", "have no system message, because this model's template does not support one",
            "one");
+    if (has_system && format_.refused == detail::Refused::empty_system &&
+        messages[0].content.empty())
+      fail("the system message", "not be empty", "an empty one");
+    if (has_system && format_.refused == detail::Refused::modes) {
+      for (const std::string_view mode : {"/think", "/no_think", "/system_override"})
+        if (messages[0].content.find(mode) != std::string::npos)
+          fail("the system message", "not change the mode, which is thinking", std::string(mode));
+    }
     for (std::size_t n = has_system ? 1 : 0; n < messages.size(); ++n) {
       const std::string& role = messages[n].role;
       const std::string name = "the role of message " + std::to_string(n);
@@ -249,6 +193,12 @@ class ChatTemplate {
              is_question ? "be user, because roles alternate"
                          : "not be user, because roles alternate",
              role);
+      if (format_.refused == detail::Refused::empty_answers && role == "assistant" &&
+          content(messages[n], "").empty())
+        fail("message " + std::to_string(n),
+             "not be empty, because this model's template has no "
+             "empty answers",
+             "an empty one");
       if (format_.thoughts != detail::Thoughts::channel || role != "assistant") continue;
       for (const std::string_view mark :
            {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>"}) {
@@ -265,7 +215,8 @@ class ChatTemplate {
     for (const auto& [name, value] : {std::pair<std::string_view, std::string_view>{"{bos}", bos_},
                                       {"{eos}", eos_},
                                       {"{date}", date_},
-                                      {"{long_date}", long_date_}})
+                                      {"{long_date}", long_date_},
+                                      {"{day_first_date}", day_first_date_}})
       result = detail::replaced(result, name, value);
     return result;
   }
@@ -300,6 +251,11 @@ class ChatTemplate {
   /// The content of a message, and the system message within it.
   std::string content(const ChatMessage& message, std::string_view system) const {
     const bool is_answer = message.role == "assistant";
+    if (format_.trimmed == detail::Trimmed::one_end && is_answer)
+      return message.content.substr(
+          (std::min)(message.content.find_first_not_of('\n'), message.content.size()));
+    if (format_.trimmed == detail::Trimmed::one_end && message.role == "system")
+      return std::string(detail::stripped_behind(message.content));
     const bool trims = format_.trimmed == detail::Trimmed::all ||
                        (format_.trimmed == detail::Trimmed::turns && message.role != "system") ||
                        (format_.trimmed == detail::Trimmed::answers && is_answer);
@@ -320,17 +276,11 @@ class ChatTemplate {
       ChatMessage message = messages[n];
       const bool is_last = n + 1 == messages.size();
       if (is_left_out(message, n)) continue;
-      if (message.role == "assistant" && format_.thoughts == detail::Thoughts::removed) {
-        if (const std::size_t end = message.content.rfind(kThoughtsEnd); end != std::string::npos)
-          message.content.erase(0, end + kThoughtsEnd.size());
-      } else if (message.role == "assistant" &&
-                 format_.thoughts == detail::Thoughts::before_last_question) {
-        message.content = with_thoughts(message.content, n > last_question(messages), is_last);
-      }
+      if (message.role == "assistant") message.content = answer(messages, n);
       const bool takes_system =
           format_.system_place == detail::SystemPlace::in_last_question ? is_last : n == 1;
       const bool has_system = moves_system && takes_system && message.role == "user";
-      add_opening(pieces, message.role);
+      if (message.role != "assistant" || begins(messages, n)) add_opening(pieces, message.role);
       std::string system;
       if (n == 0 && message.role == "system") system = format_.system_head;
       if (has_system)
@@ -339,7 +289,54 @@ class ChatTemplate {
       add_given(pieces, content(message, system));
       add(pieces, behind(message.role, is_last));
     }
-    add(pieces, format_.prompt.value_or(format_.assistant.before));
+    if (begins(messages, messages.size()))
+      add(pieces, format_.prompt.value_or(format_.assistant.before));
+  }
+  /// Whether the beginning of an answer is written if it is message n.
+  bool begins(std::span<const ChatMessage> messages, std::size_t n) const {
+    const bool is_behind_question = n > 0 && messages[n - 1].role == "user";
+    switch (format_.beginnings) {
+      case detail::Beginnings::everywhere:
+        return true;
+      case detail::Beginnings::behind_questions:
+        return is_behind_question;
+      case detail::Beginnings::behind_others:
+        return !is_behind_question;
+    }
+    return true;
+  }
+  /// The answer that is message n, without the thoughts that the template removes.
+  std::string answer(std::span<const ChatMessage> messages, std::size_t n) const {
+    const std::string& content = messages[n].content;
+    const auto behind = [&](std::size_t end) {
+      return end == content.npos ? content : content.substr(end + kThoughtsEnd.size());
+    };
+    const auto trimmed = [&] {
+      const std::size_t end = content.rfind(kThoughtsEnd);
+      return end == content.npos ? content : std::string(detail::stripped(behind(end)));
+    };
+    const auto precedes_a = [&](std::string_view role) {
+      return std::any_of(messages.begin() + static_cast<std::ptrdiff_t>(n) + 1, messages.end(),
+                         [&](const ChatMessage& other) { return other.role == role; });
+    };
+    switch (format_.thoughts) {
+      case detail::Thoughts::kept:
+      case detail::Thoughts::channel:
+        return content;
+      case detail::Thoughts::before_last_question:
+        return with_thoughts(content, n > last_question(messages), n + 1 == messages.size());
+      case detail::Thoughts::removed:
+        return behind(content.rfind(kThoughtsEnd));
+      case detail::Thoughts::removed_first:
+        return behind(content.find(kThoughtsEnd));
+      case detail::Thoughts::trimmed:
+        return trimmed();
+      case detail::Thoughts::trimmed_before_last_question:
+        return precedes_a("user") ? trimmed() : content;
+      case detail::Thoughts::trimmed_before_last_answer:
+        return precedes_a("assistant") ? trimmed() : content;
+    }
+    return content;
   }
   /// The index of the last message of the user that is no response of a tool; without one, the
   /// number of messages.
@@ -371,7 +368,7 @@ class ChatTemplate {
 
   Function function_;
   detail::ChatFormat format_ = {};
-  std::string bos_, eos_, date_, long_date_, end_;
+  std::string bos_, eos_, date_, long_date_, day_first_date_, end_;
   std::string own_system_;  ///< the default system message in the template's text
 };
 

@@ -1,8 +1,8 @@
-# Needs trl==1.16.0 and the source of llama-cpp-python==0.3.36 (unpacked; only their files are used) and jinja2 (in a
-# virtual environment): writes cases.json, chat templates from models' files with conversations and Jinja's output with
+# Needs trl==1.16.0, the source of llama-cpp-python==0.3.36 and the repositories huggingface.js (August 2026) and
+# ardanlabs/jinja (May 2026; unpacked, only their files are used) and jinja2 (in a virtual environment): writes cases.json, chat templates from models' files with conversations and Jinja's output with
 # transformers' settings; null if the template refuses. Templates with "known" false must not be recognised.
 #
-#   python make.py TRL/chat_templates LLAMA_CPP_PYTHON/vendor/llama.cpp
+#   python make.py TRL/chat_templates LLAMA_CPP_PYTHON/vendor/llama.cpp HUGGINGFACE_JS/packages ARDANLABS_JINJA/testdata/templates
 import ast
 import datetime
 import json
@@ -10,8 +10,12 @@ import pathlib
 import re
 import sys
 
+from jinja2 import nodes
 from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+import texts
 
 HERE = pathlib.Path(__file__).parent
 ALTERNATE = ("{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate "
@@ -209,6 +213,18 @@ def deepseek_v3(text):
         ("<think>\\n", "")])
 
 
+def ministral3_of_unsloth(text):
+    """The template in unsloth's files of Ministral 3 8B, made from that of 14B."""
+    begin = text.index("        {%- if (message['content'] is none or message['content'] == ''")
+    end = text.index("{%- endif %}\n", begin) + len("{%- endif %}\n")
+    return replaced(text[:begin] + text[end:], [
+        ("Ministral-3-14B-Instruct-2512", "Ministral-3-8B-Instruct-2512"),
+        ("""{{- message['content'] }}
+        {%- elif message['content'] | length > 0 %}""", """{{- message['content'] }}
+        {%- elif message['content'] is iterable and message['content'] | length > 0 %}"""),
+        ("message['role'] + '.')", "message['role'])")])
+
+
 def turns(*contents, system=None):
     result = [{"role": "system", "content": system}] if system else []
     return result + [{"role": ("user", "assistant")[n % 2], "content": content} for n, content in enumerate(contents)]
@@ -228,13 +244,20 @@ CONVERSATIONS = [
     turns("Hi", "Hello", "<tool_response>4</tool_response>", THOUGHT),
     turns("Hi", "A") + [{"role": "assistant", "content": THOUGHT}, {"role": "assistant", "content": "C"}],
     [{"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Hi"}],
-    turns("Hi") + turns("you"),
+    turns("Hi") + turns("Yo"),
     turns("Hi") + [{"role": "system", "content": "x"}],
     [{"role": "system", "content": ""}, *turns("Hi")],
+    turns("Hi", "", "Bye"),
 ]
 # Templates that drop a system message after the first message, or write it at the beginning.
-DROPS_SYSTEM = ["llama2", "aya_expanse", "command_r", "deepseek_v3", "deepseek_r1", "deepseek_r1_distill", "gpt_oss"]
-DATED = ["gpt_oss", "granite3_3"]  # of other templates, the default date
+DROPS_SYSTEM = ["llama2", "aya_expanse", "command_r", "deepseek_v3", "deepseek_r1", "deepseek_r1_distill", "gpt_oss",
+                "cohere_command_r", "cohere_command_r_plus", "command_r7b", "command_r7b_arabic", "command_a", "tiny_aya",
+                "deepseek_r1_tools", "deepseek_r1_distill_2", "deepseek_r1_0528", "deepseek_v3_1", "smollm3",
+                "smollm3_undated", "phi4_mini_reasoning", "nemotron_mini", "olmo3_1", "olmo3_thinking"]
+DROPS_EVERY_SYSTEM = ["phi3_medium", "phi4_reasoning"]
+REPEATS_EMPTY_SYSTEM = ["tiny_aya"]
+DROPS_FRAME_OF_EMPTY = ["exaone4", "seed_oss"]  # of an empty answer
+DATED = ["gpt_oss", "granite3_1", "granite3_2", "granite3_3", "granite3_3_first", "smollm3"]  # of other templates, the default date
 DATE = datetime.date(2026, 3, 5)
 
 
@@ -252,6 +275,17 @@ def main():
                           llama_tests, re.DOTALL)
         return ast.literal_eval(found[1])
 
+    javascript = pathlib.Path(sys.argv[3])
+    of_ollama = (javascript / "ollama-utils/src/chat-template-automap.ts").read_text(encoding="utf-8")
+    of_tests = (javascript / "jinja/test/e2e.test.js").read_text(encoding="utf-8")
+
+    def in_javascript(name):
+        """The template of a model, the name of which ollama's library has or a test."""
+        if "/" in name:
+            return ast.literal_eval(re.search(re.escape(f'"{name}": {{') + r"\s*chat_template:\s*(.*),\n", of_tests)[1])
+        return ast.literal_eval(re.search(re.escape(f'model: "library/{name}"') + r",\s*gguf: (.*),\n", of_ollama)[1])
+
+    ministral3 = (pathlib.Path(sys.argv[4]) / "Ministral-3-14B-Instruct-2512-Q4_0.jinja").read_text(encoding="utf-8")
     glm4 = in_llama_tests("ChatGLM4")
     deepseek = ("<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>")
     granite = ("<|end_of_text|>", "<|end_of_text|>")
@@ -278,7 +312,35 @@ def main():
         "olmo2": (OLMO_2, "<|endoftext|>", "<|endoftext|>"), "glm4": (glm4, "", "<|endoftext|>"),
         "glm4_2024": (replaced(glm4, [("<|assistant|>\n", "<|assistant|>")]), "", "<|endoftext|>"),
         "lfm2": (trl("lfm2"), "<|startoftext|>", "<|im_end|>"), "lfm2_v2": (trl("lfm2_v2"), "<|startoftext|>", "<|im_end|>"),
-        "gpt_oss": (trl("gptoss"), "<|startoftext|>", "<|return|>")}
+        "gpt_oss": (trl("gptoss"), "<|startoftext|>", "<|return|>"),
+        "qwen2_5_small": (in_javascript("qwen2.5:0.5b"), "", "<|im_end|>"),
+        "qwen3_thinking": (in_javascript("qwen3-next:80b"), "", "<|im_end|>"),
+        "qwen3_coder": (in_javascript("qwen3-coder:30b"), "", "<|im_end|>"), "qwen3_coder_2": (llama("Qwen3-Coder"), "", "<|im_end|>"),
+        "stable_code": (in_javascript("stable-code:3b"), "", "<|endoftext|>"),
+        "olmo3_1": (texts.OLMO_3_1, "", "<|endoftext|>"), "olmo3_thinking": (texts.OLMO_3_THINKING, "", "<|endoftext|>"),
+        "tulu3": (in_javascript("tulu3:70b"), "<|begin_of_text|>", "<|end_of_text|>"),
+        "smollm3": (in_javascript("HuggingFaceTB/SmolLM3-3B"), "", "<|im_end|>"),
+        "smollm3_undated": (llama("HuggingFaceTB-SmolLM3-3B"), "", "<|im_end|>"),
+        "lfm2_5": (trl("lfm2_2_5"), "<|startoftext|>", "<|im_end|>"), "lfm2_5_v2": (trl("lfm2_2_5_v2"), "<|startoftext|>", "<|im_end|>"),
+        "lfm2_5_instruct": (llama("LFM2.5-Instruct"), "<|startoftext|>", "<|im_end|>"),
+        "llama3_1_nemotron": (in_javascript("nemotron:70b"), "<|begin_of_text|>", "<|eot_id|>"),
+        "nemotron_mini": (in_javascript("nemotron-mini:4b"), "<s>", "</s>"), "gemma3_small": (in_javascript("gemma3:1b"), "<bos>", "<eos>"),
+        "phi3_medium": (in_javascript("phi3:14b"), "<s>", "<|endoftext|>"), "phi4_2": (texts.PHI_4, "", "<|im_end|>"),
+        "phi4_reasoning": (in_javascript("phi4-reasoning:14b"), "", "<|im_end|>"),
+        "phi4_mini_reasoning": (in_javascript("phi4-mini-reasoning:3.8b"), "", "<|endoftext|>"),
+        "mixtral_8x22": (in_javascript("mixtral:8x22b"), "<s>", "</s>"), "mistral_small": (in_javascript("mistral-small:24b"), "<s>", "</s>"),
+        "ministral3": (ministral3, "<s>", "</s>"), "ministral3_unsloth": (ministral3_of_unsloth(ministral3), "<s>", "</s>"),
+        "ministral3_reasoning": (llama("mistralai-Ministral-3-14B-Reasoning-2512"), "<s>", "</s>"),
+        "cohere_command_r": (in_javascript("command-r:35b"), *cohere), "cohere_command_r_plus": (in_javascript("command-r-plus:104b"), *cohere),
+        "command_r7b": (in_javascript("command-r7b:7b"), *cohere), "command_r7b_arabic": (in_javascript("command-r7b-arabic:7b"), *cohere),
+        "command_a": (in_javascript("command-a:111b"), *cohere), "tiny_aya": (trl("cohere2"), *cohere),
+        "deepseek_r1_tools": (in_javascript("r1-1776:671b"), *deepseek),
+        "deepseek_r1_distill_2": (in_javascript("deepseek-r1:8b"), *deepseek), "deepseek_r1_0528": (in_javascript("deepseek-r1:latest"), *deepseek),
+        "deepseek_v3_1": (in_javascript("deepseek-v3.1:latest"), *deepseek),
+        "granite3_1": (in_javascript("granite3.1-moe:1b"), *granite), "granite3_2": (in_javascript("granite3.2:8b"), *granite),
+        "granite3_3_first": (in_javascript("granite3.3:2b"), *granite),
+        "falcon2": (in_javascript("falcon2:11b"), "", "<|endoftext|>"), "glm4_tools": (in_javascript("glm4:9b"), "", "<|endoftext|>"),
+        "exaone4": (texts.EXAONE_4, "[BOS]", "[|endofturn|]"), "seed_oss": (llama("ByteDance-Seed-OSS"), "<seed:bos>", "<seed:eos>")}
     unknown = ["qwen2_5_vl", "gemma_training"]
     cases = [case(name, *known[name]) for name in known]
     cases += [{"name": name, "template": trl(name), "known": False} for name in unknown]
@@ -286,11 +348,24 @@ def main():
     (HERE / "cases.json").write_text("[\n" + rows + "\n]\n", encoding="utf-8")
 
 
+class Generation(Extension):
+    """The tag around what a model wrote, which training uses."""
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(line)
+
+    def _written(self, caller):
+        return caller()
+
+
 def case(name, template, bos, eos):
     def fail(text):
         raise TemplateError(text)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     environment.filters["tojson"] = json.dumps
     environment.globals["raise_exception"] = fail
     if name in DATED:
@@ -298,11 +373,15 @@ def case(name, template, bos, eos):
     compiled = environment.from_string(template)
     texts = []
     for messages in CONVERSATIONS:
-        if name in DROPS_SYSTEM and "system" in [message["role"] for message in messages[1:]]:
+        first = 0 if name in DROPS_EVERY_SYSTEM else 1
+        drops = name in DROPS_SYSTEM + DROPS_EVERY_SYSTEM
+        repeats = name in REPEATS_EMPTY_SYSTEM and messages[0] == {"role": "system", "content": ""}
+        drops_frame = name in DROPS_FRAME_OF_EMPTY and {"role": "assistant", "content": ""} in messages
+        if repeats or drops_frame or drops and "system" in [message["role"] for message in messages[first:]]:
             texts.append({"messages": messages, "text": None})  # the template silently drops or moves it
             continue
         try:
-            text = compiled.render(messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True)
+            text = compiled.render(messages=messages, tools=None, documents=None, bos_token=bos, eos_token=eos, add_generation_prompt=True)
         except TemplateError:
             text = None
         texts.append({"messages": messages, "text": text})
