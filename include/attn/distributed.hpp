@@ -20,5 +20,6 @@
 #include "attn/distributed/gradient_tree.hpp"       // gradients of micro-batches, in a fixed order
 #include "attn/distributed/sharded_optimizer.hpp"   // a part of the state on each rank
 #include "attn/distributed/gathered_weight.hpp"     // products cut by outputs
+#include "attn/distributed/shard_plan.hpp"          // a rank's part of each layer
 #include "attn/distributed/shard.hpp"               // a model on several ranks
 // clang-format on

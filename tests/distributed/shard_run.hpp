@@ -20,6 +20,32 @@ namespace attn_test {
 
 using attn::index_t;
 
+/// Puts latent attention, or a recurrent mixer in every second layer, into the place of attention.
+inline void draw_mixer(Random& random, attn::GptOptions& options) {
+  attn::TransformerLayerOptions& layer = options.layer;
+  const auto kind = random.pick<attn::TokenMixer>({attn::TokenMixer::attention,
+                                                   attn::TokenMixer::short_convolution,
+                                                   attn::TokenMixer::gated_delta});
+  if (kind != attn::TokenMixer::attention) {
+    options.mixers = {kind, attn::TokenMixer::attention};
+    layer.convolution = {.width = random.integer(2, 4), .bias = random.chance(0.5)};
+    layer.gated_delta = {.num_key_heads = random.pick<index_t>({1, 2, 5}),
+                         .key_dim = 8,
+                         .value_dim = 32,
+                         .width = random.integer(2, 4)};
+    layer.gated_delta.num_value_heads = layer.gated_delta.num_key_heads * random.integer(1, 2);
+    return;
+  }
+  layer.attention = {.rotary = layer.attention.rotary};
+  layer.nhead = random.pick<index_t>({1, 2, 5, 10, 16});
+  layer.latent = {.q_lora_rank = random.pick<index_t>({0, 32}),
+                  .kv_lora_rank = random.pick<index_t>({20, 50, 150}),
+                  .head_dim = random.pick<index_t>({3, 8}),
+                  .rotary_dim = 4,
+                  .head_dim_v = 32,
+                  .bias = random.chance(0.5)};
+}
+
 inline attn::GptOptions draw_gpt(Random& random) {
   struct Heads {
     index_t query, key, size, size_v;
@@ -49,24 +75,26 @@ inline attn::GptOptions draw_gpt(Random& random) {
                .bias = random.chance(0.5)};
     experts.shared_gate = experts.dim_shared > 0 && random.chance(0.5);
   }
-  return {.vocab_size = random.integer(20, 50),
-          .num_layers = 2,
-          .layer = {.d_model = random.pick<index_t>({32, 64}),
-                    .nhead = heads.query,
-                    .dim_feedforward = random.pick<index_t>({32, 96}),
-                    .dropout = 0,
-                    .activation = attn::Activation::gelu_tanh,
-                    .norm_first = random.chance(0.7),
-                    .bias = random.chance(0.5),
-                    .gated = gated,
-                    .joint_gate = gated && random.chance(0.5),
-                    .experts = experts,
-                    .attention = attention},
-          .positions = rotary ? attn::Positions::none : attn::Positions::learned,
-          .max_positions = 32,
-          .tied = random.chance(0.5),
-          .head_bias = random.chance(0.5),
-          .logit_softcap = random.chance(0.3) ? 5.0 : 0.0};
+  attn::GptOptions options{.vocab_size = random.integer(20, 50),
+                           .num_layers = 2,
+                           .layer = {.d_model = random.pick<index_t>({32, 64}),
+                                     .nhead = heads.query,
+                                     .dim_feedforward = random.pick<index_t>({32, 96}),
+                                     .dropout = 0,
+                                     .activation = attn::Activation::gelu_tanh,
+                                     .norm_first = random.chance(0.7),
+                                     .bias = random.chance(0.5),
+                                     .gated = gated,
+                                     .joint_gate = gated && random.chance(0.5),
+                                     .experts = experts,
+                                     .attention = attention},
+                           .positions = rotary ? attn::Positions::none : attn::Positions::learned,
+                           .max_positions = 32,
+                           .tied = random.chance(0.5),
+                           .head_bias = random.chance(0.5),
+                           .logit_softcap = random.chance(0.3) ? 5.0 : 0.0};
+  if (random.chance(0.6)) draw_mixer(random, options);
+  return options;
 }
 
 /// Sets all parameters, norms and biases too.
@@ -88,8 +116,8 @@ struct ShardCalls {
 
   ShardCalls(const attn::Gpt<T>& model, std::uint64_t draw) {
     Random random(draw);
-    auto caches = model.make_caches(2, 16);
-    for (const index_t seq : {5, 1, 3, 1}) {
+    auto caches = model.make_caches(2, 32);
+    for (const index_t seq : {5, 1, 3, 1, 20}) {
       attn::Tensor2<index_t> ids({2, seq});
       for (index_t& id : ids.elements()) id = random.integer(0, model.vocab_size() - 1);
       const auto out = model(ids, {}, caches);

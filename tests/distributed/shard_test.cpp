@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/generation/saved_session.hpp"
+
 #include "distributed/shard_run.hpp"
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 
 namespace attn_test {
 namespace {
@@ -15,7 +18,7 @@ using namespace std::chrono_literals;
 constexpr int kRanks[] = {1, 2, 3, 4, 7};
 
 TEST(DistributedShard, HasTheBitsOfOneProcess) {
-  for (std::uint64_t draw = 0; draw < draws(24); ++draw) {
+  for (std::uint64_t draw = 0; draw < draws(40); ++draw) {
     const Random random(draw);
     SCOPED_TRACE(random.trace());
     attn::run_local_ranks(
@@ -143,6 +146,64 @@ TEST(DistributedShard, AnEncoderDecoderHasTheBitsOfOneProcess) {
   }
 }
 
+/// The logits of every kind of step, and the limits that decide how generate() steps.
+std::vector<float> session_logits(const attn::Gpt<float>& model,
+                                  const std::filesystem::path& file) {
+  std::vector<float> found;
+  const auto run = [&](attn::GptSession<float>& session, const attn::Tensor2<index_t>& ids) {
+    attn::Tensor2<float> logits({session.batch(), model.vocab_size()});
+    session.step(ids, logits);
+    found.insert(found.end(), logits.elements().begin(), logits.elements().end());
+  };
+  attn::GptSession<float> session(model, 1, 40), other(model, 1, 40);
+  run(session, {{1, 6}, {1, 2, 3, 4, 5, 6}});
+  const std::vector<index_t> ids{1, 2, 3, 4, 5, 6};
+  attn::save_session(file, session, ids);
+  EXPECT_EQ(attn::load_session(file, other), ids);
+  run(other, {{1, 1}, {7}});
+  attn::GptSession<float> rows = session.fork(2);
+  run(rows, {{2, 2}, {7, 8, 9, 1}});
+  attn::GptSession<float>* const both[] = {&session, &other};
+  attn::Tensor2<float> logits({2, model.vocab_size()});
+  attn::GptSession<float>::step_together(both, attn::Tensor1<index_t>({2}, {7, 8}), logits);
+  found.insert(found.end(), logits.elements().begin(), logits.elements().end());
+  if (!model.blocks.layers[0].is_recurrent()) {
+    attn::Tensor3<float> of_tree({1, 4, model.vocab_size()});
+    session.step_tree(attn::Tensor2<index_t>({1, 4}, {1, 2, 3, 4}),
+                      attn::Tensor1<index_t>({4}, {-1, 0, 0, 2}), of_tree);
+    found.insert(found.end(), of_tree.elements().begin(), of_tree.elements().end());
+    session.keep_path(4, attn::Tensor1<index_t>({3}, {0, 2, 3}));
+    run(session, {{1, 3}, {5, 6, 7}});
+  }
+  found.push_back(static_cast<float>(session.max_decode_tokens()));
+  found.push_back(static_cast<float>(session.min_prefill_tokens().value_or(0)));
+  return found;
+}
+
+TEST(DistributedShard, SessionsHaveTheBitsOfOneProcess) {
+  for (std::uint64_t draw = 0; draw < draws(48); ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    attn::GptOptions options{
+        .vocab_size = 20, .num_layers = 2, .layer = {.d_model = 32, .nhead = 4}};
+    options.layer.dim_feedforward = 32;
+    draw_mixer(random, options);
+    attn::Gpt<float> model(options);
+    randomize(model, random);
+    const TempFolder folder;
+    const std::vector<float> expected = session_logits(model, folder.path() / "whole");
+    attn::run_local_ranks(
+        kRanks[draw % 5],
+        [&](Communicator& comm) {
+          attn::Gpt<float> own = model;
+          attn::shard(own, comm);
+          const auto found = session_logits(own, folder.path() / std::to_string(comm.rank()));
+          EXPECT_TRUE(found == expected);
+        },
+        60s);
+  }
+}
+
 TEST(DistributedShard, WeightsAndCachesAreSpread) {
   attn::Gpt<float> model({.vocab_size = 64,
                           .num_layers = 2,
@@ -160,6 +221,38 @@ TEST(DistributedShard, WeightsAndCachesAreSpread) {
         EXPECT_EQ(ShardCalls<float>(own, 1).cache_bytes, caches / 4);
       },
       60s);
+}
+
+/// Latents stay whole, matrices of gated delta rules do not; states of convolutions stay whole.
+TEST(DistributedShard, CachesOfOtherMixers) {
+  attn::GptOptions options{.vocab_size = 64,
+                           .num_layers = 1,
+                           .layer = {.d_model = 32, .nhead = 4, .dim_feedforward = 64},
+                           .tied = false};
+  const auto expect = [&](std::size_t parts) {
+    attn::Gpt<float> model(options);
+    const index_t words = 64 * 32 * index_t{sizeof(float)},
+                  others = attn::weight_bytes(model) - words;
+    const std::size_t caches = ShardCalls<float>(model, 1).cache_bytes;
+    attn::run_local_ranks(
+        4,
+        [&](Communicator& comm) {
+          attn::Gpt<float> own = model;
+          attn::shard(own, comm);
+          EXPECT_EQ(attn::weight_bytes(own), words + others / 4);
+          EXPECT_EQ(ShardCalls<float>(own, 1).cache_bytes, caches / parts);
+        },
+        60s);
+  };
+  options.layer.latent = {
+      .q_lora_rank = 16, .kv_lora_rank = 12, .head_dim = 4, .rotary_dim = 4, .head_dim_v = 8};
+  expect(1);
+  options.mixers = {attn::TokenMixer::short_convolution};
+  expect(1);
+  options.mixers = {attn::TokenMixer::gated_delta};
+  options.layer.gated_delta = {
+      .num_key_heads = 4, .num_value_heads = 8, .key_dim = 8, .value_dim = 8};
+  expect(4);
 }
 
 TEST(DistributedShard, PartsLieWithinTheWhole) {
@@ -184,10 +277,10 @@ TEST(DistributedShard, RefusesWhatItCannotSpread) {
                   "[shard] q_proj_weight must be compressed in a module of 16 bits (see "
                   "store_weights()); found a tensor.");
         attn::GptOptions other = options;
-        other.layer.latent = {.kv_lora_rank = 4, .head_dim = 4, .rotary_dim = 2};
+        other.layer.latent = {.kv_lora_rank = 4 + comm.rank(), .head_dim = 4, .rotary_dim = 2};
         EXPECT_EQ(refused(attn::Gpt<float>(other)),
-                  "[shard] the layers must be without latent attention and recurrent mixers; "
-                  "found latent attention.");
+                  "[shard] the token mixers must be the same on every rank; found another on rank "
+                  "1 than on rank 0.");
         other = options;
         other.layer.experts = {.num_experts = 2 + comm.rank(), .dim_feedforward = 4};
         EXPECT_EQ(refused(attn::Gpt<float>(other)),
@@ -195,9 +288,11 @@ TEST(DistributedShard, RefusesWhatItCannotSpread) {
                   "than on rank 0.");
         other = options;
         other.mixers = {attn::TokenMixer::short_convolution};
-        EXPECT_EQ(refused(attn::Gpt<float>(other)),
-                  "[shard] the layers must be without latent attention and recurrent mixers; "
-                  "found a recurrent mixer.");
+        attn::Gpt<float> recurrent(other);
+        attn::shard(recurrent, comm);
+        EXPECT_EQ(error_of<ValueError>([&] { attn::shard(recurrent, comm); }),
+                  "[shard] the module must have whole weights; found weights that are spread over "
+                  "ranks already.");
         other = options;
         other.layer.attention.output_projection = false;
         EXPECT_EQ(refused(attn::Gpt<float>(other)),
@@ -242,6 +337,12 @@ TEST(DistributedShard, RefusesWhatItCannotSpread) {
         EXPECT_EQ(error_of<ValueError>([&] { model(ids, {}, {}, {}, identity); }),
                   "[MultiHeadAttention] functors must be none in a module of some heads, whose "
                   "numbers they would get; found functors.");
+        EXPECT_EQ(error_of<ValueError>([&] { model(ids, {.dropout = {.p = 0.5}}); }),
+                  "[MultiHeadAttention] dropout.p must be 0 in a module of some heads; found 0.5.");
+        attn::Tensor3<float> average({1, 2, 2});
+        EXPECT_EQ(error_of<ValueError>([&] { model(ids, {.average_weights = average}); }),
+                  "[MultiHeadAttention] average_weights must be none in a module of some heads; "
+                  "found one.");
         EXPECT_EQ(error_of<ValueError>([&] { attn::shard(model, comm); }),
                   "[shard] the module must have whole weights; found weights that are spread over "
                   "ranks already.");

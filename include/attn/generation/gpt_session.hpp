@@ -144,7 +144,7 @@ class GptSession {
     index_t max_tokens = (std::max)(room(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
       if (layer.latent_attn) {
-        const index_t heads = layer.latent_attn.options().num_heads;
+        const index_t heads = layer.latent_attn.num_all_heads();
         max_tokens = (std::min)({max_tokens, layer.latent_attn.max_absorbed_queries(),
                                  detail::max_decode_queries(heads, length() + 1)});
         continue;

@@ -81,8 +81,9 @@ class MultiHeadAttention {
 
   /// The module of key/value heads [begin, end) and their query heads, with their biases, sinks and
   /// slopes and the same norms. Its weights are zero until loaded or compressed; that of out_proj()
-  /// takes these heads' features only. Calls with functors are errors. Throws ValueError for heads
-  /// outside 0 .. num_kv_heads, none, and query_key_norm_of_all_heads.
+  /// takes these heads' features only. Calls with functors, dropout or requested outputs are
+  /// errors. Throws ValueError for heads outside 0 .. num_kv_heads, none, and
+  /// query_key_norm_of_all_heads.
   MultiHeadAttention of_heads(index_t begin, index_t end) const {
     if (begin < 0 || end <= begin || end > options_.num_kv_heads) {
       throw ValueError(message("MultiHeadAttention::of_heads", "begin and end",
@@ -257,10 +258,8 @@ class MultiHeadAttention {
            const AttentionOptions<Accumulator<T>>& given, const MultiHeadAttentionCall<T>& call,
            const Functors&... functors) const {
     detail::check_attention_call(options_, out_dim(), query, key, value, out.shape(), given, call);
-    if (sizeof...(functors) > 0 && !has_all_heads_) {
-      throw ValueError(message("MultiHeadAttention", "functors",
-                               "be none in a module of some heads, whose numbers they would get",
-                               "functors"));
+    if (!has_all_heads_) {
+      detail::check_call_of_some_heads("MultiHeadAttention", given, functors...);
     }
     Workspace& workspace = given.execution.scratch();
     Scratch<Accumulator<T>> sinks(workspace, sinks_.size());

@@ -62,6 +62,8 @@ struct AttentionProblem {
   /// keys, each block of queries of each key/value head is a batch row: see GatheredKeys.
   Shape<4> scores;
   index_t heads_per_kv_head;
+  /// Larger in a call on some of the heads that share keys: it gets the bits of a call on so many.
+  index_t tiled_heads_per_kv_head = heads_per_kv_head;
   TensorView2<const T> alibi_slopes = {};  ///< (batch, num_heads)
   RowFunctors<T> functors = {};
   /// Scales of int8 keys and values (batch, num_kv_heads, kv_len), last stride 1; empty for others.

@@ -33,11 +33,13 @@ struct SequenceTiling {
   /// The first splits, whose keys all batch rows share: tasks of several batch rows sum them.
   index_t shared_splits = 0;
 
-  /// `never_split`: one split, whatever num_keys is.
-  SequenceTiling(index_t num_rows, index_t heads_per_kv_head, index_t num_keys, bool never_split)
-      : rows(num_rows),
+  /// Has num_heads * q_len rows, cut as if there were heads_per_kv_head * q_len. `never_split`: one
+  /// split, whatever num_keys is.
+  SequenceTiling(index_t num_heads, index_t heads_per_kv_head, index_t q_len, index_t num_keys,
+                 bool never_split)
+      : rows(num_heads * q_len),
         kv_len(num_keys),
-        decode(rows <= max_decode_rows(heads_per_kv_head, kv_len)) {
+        decode(heads_per_kv_head * q_len <= max_decode_rows(heads_per_kv_head, kv_len)) {
     kv_splits =
         decode && !never_split ? (std::max)((kv_len + kSplitKV - 1) / kSplitKV, index_t{1}) : 1;
     // Packed K and V of 512 x 64 floats are 128 KB each. Unpacked blocks may be longer, which suits
@@ -92,7 +94,7 @@ template <class T>
 SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
   const SequenceLengths lengths = problem.lengths(b);
   // A prob functor needs final weights, which a single split does not have.
-  SequenceTiling tiling(problem.heads_per_kv_head * lengths.q_len, problem.heads_per_kv_head,
+  SequenceTiling tiling(problem.heads_per_kv_head, problem.tiled_heads_per_kv_head, lengths.q_len,
                         lengths.kv_len, static_cast<bool>(problem.functors.prob));
   if (problem.shared.length > 0 && tiling.kv_splits > 1 && problem.scores_alike() &&
       tiling.rows <= kMaxDecodeRows / 2) {

@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "attn/attention/cached_attention.hpp"
 #include "attn/layers/attention/attend_tree.hpp"
 #include "attn/layers/attention/heads.hpp"
 #include "attn/layers/attention/latent_steps.hpp"
@@ -27,7 +26,7 @@ class LatentAttention {
 
   /// Parameters are zero until loaded. Throws ValueError for options that contradict each other.
   explicit LatentAttention(const LatentAttentionOptions& options)
-      : options_(detail::resolved_latent(options)) {
+      : options_(detail::resolved_latent(options)), num_all_heads_(options.num_heads) {
     const LatentAttentionOptions& o = options_;
     const index_t q_width = o.num_heads * (o.head_dim + o.rotary_dim);
     if (o.q_lora_rank > 0) {
@@ -46,6 +45,36 @@ class LatentAttention {
   const LatentAttentionOptions& options() const { return options_; }
   /// Whether it has parameters.
   explicit operator bool() const { return options_.kv_lora_rank > 0; }
+
+  /// Number of heads of the whole layer: more than options().num_heads if of_heads() made this one.
+  index_t num_all_heads() const { return num_all_heads_; }
+
+  /// The layer of heads [begin, end), with the same norms and latents. Its weights are zero until
+  /// loaded or compressed, except kv_b_proj; out_proj takes these heads' features only. If it lacks
+  /// heads, calls with functors, dropout or requested outputs are errors. Throws ValueError for
+  /// heads outside 0 .. num_heads, and none.
+  LatentAttention of_heads(index_t begin, index_t end) const {
+    if (begin < 0 || end <= begin || end > options_.num_heads) {
+      throw ValueError(message("LatentAttention::of_heads", "begin and end",
+                               "lie in order in 0 .. " + std::to_string(options_.num_heads),
+                               std::to_string(begin) + " and " + std::to_string(end)));
+    }
+    LatentAttentionOptions o = options_;
+    o.num_heads = end - begin;
+    o.rotary.reset();
+    LatentAttention part(o);
+    part.share_rotary(*this);
+    part.num_all_heads_ = num_all_heads_;
+    part.q_a_proj.bias = q_a_proj.bias;
+    part.kv_a_proj.bias = kv_a_proj.bias;
+    part.out_proj.bias = out_proj.bias;
+    part.q_a_norm = q_a_norm;
+    part.kv_a_norm = kv_a_norm;
+    const index_t width = o.head_dim + o.head_dim_v;
+    part.kv_b_proj.weight =
+        Tensor2<T>(kv_b_proj.weight.view().slice(0, begin * width, end * width));
+    return part;
+  }
 
   /// Shares the rotary table of `other`. Throws ValueError if their rotary_dim differ.
   void share_rotary(const LatentAttention& other) {
@@ -186,6 +215,9 @@ class LatentAttention {
            const AttentionOptions<Accumulator<T>>& given, const MultiHeadAttentionCall<T>& call,
            const Functors&... functors) const {
     detail::check_latent_call(options_, x, out.shape(), given, call);
+    if (options_.num_heads < num_all_heads_) {
+      detail::check_call_of_some_heads("LatentAttention", given, functors...);
+    }
     const LatentAttentionOptions& o = options_;
     const Execution& execution = given.execution;
     Workspace& workspace = execution.scratch();
@@ -251,8 +283,8 @@ class LatentAttention {
       if (call.parents) {
         const auto attend = [&](index_t first, index_t last) {
           of_rows.qv = qv.slice(2, first, last);
-          scaled_dot_product_attention(rotated(queries).slice(2, first, last), cache,
-                                       sums.slice(2, first, last), of_rows);
+          detail::attend_some_heads<T>(num_all_heads_, rotated(queries).slice(2, first, last),
+                                       cache, sums.slice(2, first, last), of_rows);
         };
         detail::attend_tree(cache, call.parents, new_keys, new_values, of_rows.execution, attend,
                             functors...);
@@ -261,7 +293,8 @@ class LatentAttention {
       cache.append(part(new_keys), part(new_values), of_rows.execution);
       if (absorbed) {
         of_rows.qv = part(qv);
-        scaled_dot_product_attention(rotated(own), cache, part(sums), of_rows, functors...);
+        detail::attend_some_heads<T>(num_all_heads_, rotated(own), cache, part(sums), of_rows,
+                                     functors...);
         return;
       }
       const index_t keys = (end - begin) * cache.size();
@@ -289,8 +322,8 @@ class LatentAttention {
       rotate(queries, new_keys, options.first_key, options, call);
       if (absorbed) {
         options.qv = qv;
-        scaled_dot_product_attention(rotated(queries), new_keys, new_values, sums, options,
-                                     functors...);
+        detail::attend_some_heads<T>(num_all_heads_, rotated(queries), new_keys, new_values, sums,
+                                     options, functors...);
       } else {
         attend_expanded(queries, latents, shared, heads, options, functors...);
       }
@@ -323,6 +356,7 @@ class LatentAttention {
   }
 
   LatentAttentionOptions options_;
+  index_t num_all_heads_ = 1;
   std::shared_ptr<const RotaryTable<Accumulator<T>>> rotary_;  ///< shared by layers of a stack
 };
 

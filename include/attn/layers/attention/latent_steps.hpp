@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "attn/attention/cached_attention.hpp"
 #include "attn/layers/attention/head_steps.hpp"
 #include "attn/layers/attention/multi_head_attention_checks.hpp"
 
@@ -114,6 +115,33 @@ void read_cached(const KvCache<T>& cache, bool keys, const TensorView3<T>& to,
     read(held.template last<E>(kind, size - shared).select(1, 0),
          held.template last<T>(scale, size - shared), to.slice(1, shared, size));
   });
+}
+
+/// scaled_dot_product_attention() of q, some of `all_heads` heads that share the keys, with the
+/// bits of a call on all of them.
+template <class T, class... Functors>
+void attend_some_heads(index_t all_heads, const TensorView4<const T>& q,
+                       const TensorView4<const T>& k, const TensorView4<const T>& v,
+                       const TensorView4<T>& out, const AttentionOptions<Accumulator<T>>& options,
+                       const Functors&... functors) {
+  using Acc = Accumulator<T>;
+  AttentionProblem<Acc> problem = make_problem_with<Acc>(q, k, v, out, options, functors...);
+  problem.tiled_heads_per_kv_head = all_heads;
+  backend<family::Attention, T, Acc>(options.execution).forward(problem, options.execution);
+}
+
+/// Attends to all keys and values that a cache holds.
+template <class T, class... Functors>
+void attend_some_heads(index_t all_heads, const TensorView4<const T>& q, const KvCache<T>& cache,
+                       const TensorView4<T>& out, const AttentionOptions<Accumulator<T>>& options,
+                       const Functors&... functors) {
+  with_cache<T>(
+      q, cache, out, options,
+      [&](const auto& backend, auto& problem) {
+        problem.tiled_heads_per_kv_head = all_heads;
+        backend.forward(problem, options.execution);
+      },
+      functors...);
 }
 
 /// k (batch, num_heads, seq, head_dim + rotary_dim) = the head_dim features that begin each head of

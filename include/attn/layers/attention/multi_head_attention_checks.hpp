@@ -214,6 +214,22 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
   }
 }
 
+/// Throws ValueError for what depends on the numbers of all heads, in a module of some: functors,
+/// dropout and requested outputs.
+template <class A, class... Functors>
+void check_call_of_some_heads(std::string_view function, const AttentionOptions<A>& options,
+                              const Functors&...) {
+  const auto check = [function](bool good, std::string_view argument, std::string_view expected,
+                                std::string_view found) {
+    if (!good) throw ValueError(message(function, argument, expected, found));
+  };
+  check(sizeof...(Functors) == 0, "functors",
+        "be none in a module of some heads, whose numbers they would get", "functors");
+  check(options.dropout.p == 0, "dropout.p", "be 0 in a module of some heads",
+        to_string(options.dropout.p));
+  refuse_requested_outputs(function, "be none in a module of some heads", options);
+}
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END
