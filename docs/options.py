@@ -39,7 +39,7 @@ class Field:
             return f"`{self.default}`" if self.default else "none: it must be given"
         if re.match(r"std::(vector|string|span|array)|RotaryAngles|\w*Metadata", self.type):
             return "empty"
-        if re.match(r"std::(optional|function)|TensorView|OptionView|std::shared_ptr|Draft", self.type) or self.type.endswith("*"):
+        if re.match(r"std::(optional|function)|TensorView|OptionView|std::shared_ptr|Draft|LogitProcessor", self.type) or self.type.endswith("*"):
             return "not given"
         return "its own defaults"
 

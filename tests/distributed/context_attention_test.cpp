@@ -21,13 +21,10 @@ using namespace std::chrono_literals;
 
 constexpr auto kLimit = 60s;
 
-/// Random calls on several numbers of ranks; ATTN_TEST_DRAWS sets their number (100).
+/// Random calls on several numbers of ranks.
 template <class T>
 void compare_draws(std::uint64_t first) {
-  const char* text = std::getenv("ATTN_TEST_DRAWS");
-  const std::uint64_t count =
-      text != nullptr ? std::strtoull(text, nullptr, 10) : attn_test::draws(50);
-  for (std::uint64_t draw = first; draw < first + count; ++draw) {
+  for (std::uint64_t draw = first; draw < first + attn_test::draws(50); ++draw) {
     Random random(draw);
     const ContextDraw<T> drawn(random);
     const int ranks = random.pick<int>({1, 2, 3, 4, 7});

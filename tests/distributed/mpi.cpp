@@ -3,7 +3,6 @@
 #include "attn/distributed/mpi.hpp"
 
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
 #include <stdexcept>
 
@@ -39,9 +38,7 @@ int main(int argc, char**) {
     std::cerr << "a sharded model has other bits on rank " << world.rank() << "\n";
     right = false;
   }
-  const char* text = std::getenv("ATTN_TEST_DRAWS");
-  const auto draws = text != nullptr ? std::strtoull(text, nullptr, 10) : 20;
-  for (std::uint64_t draw = 5000; draw < 5000 + draws; ++draw) {
+  for (std::uint64_t draw = 5000; draw < 5000 + attn_test::draws(20); ++draw) {
     attn_test::Random random(draw);
     const attn_test::ContextDraw<float> drawn(random);
     if (drawn.has_same_bits(world)) continue;

@@ -1,5 +1,10 @@
-// generate: greedy and sampled tokens of a toy decoder, prompts of several lengths, errors.
+// generate: greedy, sampled, forced and constrained tokens of a toy decoder, prompts of several
+// lengths, errors.
 #include "attn/generation/generate.hpp"
+
+#include <limits>
+#include <map>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -17,27 +22,36 @@ using attn_test::toy_logits;
 using attn_test::ToyDecoder;
 
 constexpr index_t kWords = 9;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// One prompt, token by token, everything recomputed each time.
 Tokens continuation(Tokens history, const GenerationOptions& options, std::uint32_t stream) {
   std::optional<Sampler> sampler;
   if (options.sampling) sampler.emplace(*options.sampling, kWords, stream);
   Tokens tokens;
-  while (std::ssize(tokens) < options.max_new_tokens) {
+  const auto add = [&](index_t token) {
+    tokens.push_back(token);
+    history.push_back(token);
+    return std::ranges::count(options.stop_tokens, token) == 0 &&
+           std::ssize(tokens) < options.max_new_tokens;
+  };
+  for (const index_t forced : options.forced_tokens) {
+    if (!add(forced)) return tokens;
+  }
+  while (true) {
     const auto values = toy_logits(history, kWords, 1);
     Tensor1<float> logits({kWords});
     for (index_t i = 0; i < kWords; ++i)
       logits(i) = static_cast<float>(values[static_cast<std::size_t>(i)]);
+    if (options.logit_processor) options.logit_processor(logits, history);
+    adjust_logits(logits.view(), history, options.logits);
     for (const index_t stop : options.stop_tokens) {
       if (std::ssize(tokens) < options.min_new_tokens) {
-        logits(stop) = -std::numeric_limits<float>::infinity();
+        logits(stop) = -kInfinity;
       }
     }
-    tokens.push_back(sampler ? (*sampler)(logits) : likeliest_token(logits));
-    history.push_back(tokens.back());
-    if (std::ranges::count(options.stop_tokens, tokens.back()) > 0) break;
+    if (!add(sampler ? (*sampler)(logits) : likeliest_token(logits))) return tokens;
   }
-  return tokens;
 }
 
 TEST(Generate, EveryRowIsItsPromptsContinuation) {
@@ -56,6 +70,20 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
     }
     if (random.chance(0.6))
       options.sampling = SamplingOptions{.top_k = random.integer(0, 5), .seed = draw};
+    if (random.chance(0.3)) {
+      for (index_t n = random.integer(1, options.max_new_tokens); n > 0; --n)
+        options.forced_tokens.push_back(random.integer(0, kWords - 1));
+    }
+    if (random.chance(0.3)) options.logits = {.repetition_penalty = 1.3, .no_repeat_ngram = 4};
+    std::map<Tokens, int> calls;
+    if (random.chance(0.5)) {
+      options.logit_processor = [&](TensorView1<float> logits, std::span<const index_t> ids) {
+        ++calls[{ids.begin(), ids.end()}];
+        for (index_t i = 1; i < kWords; ++i) {
+          if ((i + ids.back() + std::ssize(ids)) % 3 == 0) logits(i) = -kInfinity;
+        }
+      };
+    }
     if (random.chance(0.6)) {
       options.prompt_lengths = lengths;
       for (index_t b = 0; b < batch; ++b) {  // memory after a prompt's end is not read
@@ -65,6 +93,7 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
     ToyDecoder model(batch, kWords);
     const auto generated = generate(model, prompts, options);
     ASSERT_EQ(std::ssize(generated), batch);
+    const std::map<Tokens, int> calls_of_generate = std::exchange(calls, {});
     for (index_t b = 0; b < batch; ++b) {
       const index_t length = options.prompt_lengths ? lengths(b) : prompt_len;
       Tokens prompt;
@@ -73,7 +102,31 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
                 continuation(prompt, options, static_cast<std::uint32_t>(b)))
           << "row " << b;
     }
+    EXPECT_EQ(calls_of_generate, calls);
   }
+}
+
+TEST(Generate, ForcedTokensAndProcessorsChooseByRow) {
+  ToyDecoder model(2, kWords);
+  // The row of prompt 1 counts up from the forced token, that of prompt 5 down.
+  const auto count = [](TensorView1<float> logits, std::span<const index_t> ids) {
+    const index_t next = ids.back() + (ids[0] == 1 ? 1 : -1);
+    for (index_t i = 0; i < kWords; ++i) logits(i) = i == next ? 0 : -kInfinity;
+  };
+  EXPECT_EQ(generate(model, Tensor2<index_t>({2, 1}, {1, 5}),
+                     {.max_new_tokens = 4,
+                      .forced_tokens = {7, 4},
+                      .sampling = SamplingOptions{},
+                      .logit_processor = count}),
+            (std::vector<Tokens>{{7, 4, 5, 6}, {7, 4, 3, 2}}));
+  // A forced stop token ends the row, and no logits are read.
+  EXPECT_EQ(generate(model, Tensor2<index_t>({2, 1}, {1, 5}),
+                     {.max_new_tokens = 4,
+                      .min_new_tokens = 3,
+                      .stop_tokens = {8},
+                      .forced_tokens = {0, 8, 1},
+                      .logit_processor = [](auto, auto) { FAIL(); }}),
+            (std::vector<Tokens>{{0, 8}, {0, 8}}));
 }
 
 TEST(Generate, EndsWhenEveryRowHasStopped) {
@@ -115,7 +168,28 @@ TEST(GenerateErrors, BeforeTheModelIsCalled) {
   EXPECT_TRUE(
       contains(error(prompts, {.max_new_tokens = 1, .sampling = SamplingOptions{.top_p = 2}}),
                "top_p must"));
+  EXPECT_EQ(error(prompts, {.max_new_tokens = 1, .forced_tokens = {kWords}}),
+            "[generate] forced_tokens must lie in 0 .. 8; found 9.");
+  EXPECT_EQ(error(prompts, {.max_new_tokens = 1, .forced_tokens = {1, 2}}),
+            "[generate] the number of forced_tokens must lie in 0 .. 1; found 2.");
   EXPECT_EQ(model.steps, 0);
+}
+
+TEST(GenerateErrors, LogitProcessorsChangeFloats) {
+  struct DoubleDecoder {
+    using value_type = double;
+    index_t batch() const { return 1; }
+    index_t vocab_size() const { return kWords; }
+    void step(TensorView2<const index_t>, TensorView2<double>) { FAIL(); }
+    void reorder(TensorView1<const index_t>) { FAIL(); }
+  };
+  DoubleDecoder model;
+  EXPECT_EQ(error_of<ValueError>([&] {
+              generate(model, Tensor2<index_t>({1, 1}),
+                       {.max_new_tokens = 1, .logit_processor = [](auto, auto) {}});
+            }),
+            "[generate] logit_processor must be empty for a session whose logits are not float; "
+            "found a function.");
 }
 
 }  // namespace

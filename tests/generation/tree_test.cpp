@@ -276,6 +276,12 @@ TEST(TreeGenerate, DraftsChangeNoBit) {
     if (random.chance(0.3)) options.min_new_tokens = random.integer(0, options.max_new_tokens);
     if (random.chance(0.5)) options.stop_tokens = {random.integer(0, kTreeVocab - 1)};
     if (random.chance(0.5)) options.sampling = SamplingOptions{.temperature = 0.4, .seed = draw};
+    if (random.chance(0.3)) options.forced_tokens = {random.integer(0, kTreeVocab - 1)};
+    if (random.chance(0.3)) {
+      options.logit_processor = [](TensorView1<float> scores, std::span<const index_t> known) {
+        scores(known.back()) += float(std::ssize(known) % 3);
+      };
+    }
     GptSession<float> plain(model, 1, 110), session(model, 1, 110), same(model, 1, 110),
         other(small, 1, 110);
     const std::vector<Ids> expected = generate(plain, prompt, options);

@@ -20,9 +20,12 @@ inline std::uint64_t test_seed() {
   return text != nullptr && *text != '\0' ? std::strtoull(text, nullptr, 10) : 20170612;
 }
 
-/// The number of draws of a long test: a quarter without optimization, as in the presets of clang
-/// and the sanitizers, where a draw takes several times as long.
-constexpr std::uint64_t draws(std::uint64_t all) {
+/// The number of draws of a long test: the environment variable ATTN_TEST_DRAWS, or `all`; a quarter
+/// without optimization, as in the presets of clang and the sanitizers, where a draw takes several
+/// times as long.
+inline std::uint64_t draws(std::uint64_t all) {
+  const char* text = std::getenv("ATTN_TEST_DRAWS");
+  if (text != nullptr && *text != '\0') return std::strtoull(text, nullptr, 10);
 #if defined(__OPTIMIZE__)
   return all;
 #else

@@ -4,8 +4,8 @@
 
 #include <optional>
 
+#include "attn/generation/choose_token.hpp"
 #include "attn/generation/draft_tree.hpp"
-#include "attn/generation/sampling.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -26,10 +26,15 @@ concept CachedDecoder =
     };
 
 struct GenerationOptions {
-  index_t max_new_tokens = 0;                      ///< per row, at least 1
-  index_t min_new_tokens = 0;                      ///< per row, before a stop token may come
-  std::vector<index_t> stop_tokens = {};           ///< each ends a row and is its last token
-  std::optional<SamplingOptions> sampling = {};    ///< greedy if not given
+  index_t max_new_tokens = 0;                    ///< per row, at least 1
+  index_t min_new_tokens = 0;                    ///< per row, before a stop token may come
+  std::vector<index_t> stop_tokens = {};         ///< each ends a row and is its last token
+  std::vector<index_t> forced_tokens = {};       ///< the first new tokens of each row
+  std::optional<SamplingOptions> sampling = {};  ///< greedy if not given
+  LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
+  /// Called with the logits of each row's next token, unless it is forced, and with the row's
+  /// prompt and new tokens. Only for sessions whose logits are float.
+  LogitProcessor logit_processor = {};
   TensorView1<const index_t> prompt_lengths = {};  ///< (batch); all prompt_len if not given
   /// Proposes tokens after the prompt and the new tokens, for speculative decoding of one row,
   /// which does not change the result.
@@ -52,21 +57,16 @@ void assert_generates() {
 }
 
 /// Adds up to `left` tokens to ids, of which the session has processed all but the last, in steps
-/// that verify drafts. Calls next(logits (vocab_size)) for each, which returns the token and
-/// whether more may follow.
+/// that verify drafts. Calls next(logits (vocab_size)) for each, which adds the token to ids and
+/// returns it and whether more may follow.
 template <VerifiesDrafts Session, class Next>
-void generate_with_draft(Session& session, const Draft& draft, std::vector<index_t> ids,
+void generate_with_draft(Session& session, const Draft& draft, const std::vector<index_t>& ids,
                          index_t left, const Next& next) {
   Tensor3<typename Session::value_type> memory;
+  const index_t end = std::ssize(ids) + left;
   for (bool goes_on = true; goes_on;) {
-    const DraftTree tree = ask_draft("generate", session, draft, ids, left);
-    const auto add = [&](TensorView1<typename Session::value_type> logits) {
-      const auto added = next(logits);
-      ids.push_back(added.first);
-      --left;
-      return added;
-    };
-    goes_on = step_with_draft("generate", session, {ids.back()}, tree, memory, add).goes_on;
+    const DraftTree tree = ask_draft("generate", session, draft, ids, end - std::ssize(ids));
+    goes_on = step_with_draft("generate", session, {ids.back()}, tree, memory, next).goes_on;
   }
 }
 
@@ -83,8 +83,8 @@ void generate_with_draft(Session& session, const Draft& draft, std::vector<index
 /// with; a row that ends before others is fed its last token until they end. clear() of a session
 /// starts anew. With a draft, one step verifies several tokens, and the result has the same bits. A
 /// session needs room for the longest prompt and max_new_tokens - 1 tokens. Throws ShapeError or
-/// ValueError before the model is called, then what its step() and likeliest_token() throw, and
-/// ValueError for a draft that is no tree or changes the session.
+/// ValueError before the model is called, then what its step(), adjust_logits() and
+/// likeliest_token() throw, and ValueError for a draft that is no tree or changes the session.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
                                            const GenerationOptions& options) {
@@ -109,6 +109,16 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
   for (const index_t stop : options.stop_tokens) {
     detail::check_generation("generate", "stop_tokens", stop, 0, model.vocab_size() - 1);
   }
+  for (const index_t forced : options.forced_tokens) {
+    detail::check_generation("generate", "forced_tokens", forced, 0, model.vocab_size() - 1);
+  }
+  detail::check_generation("generate", "the number of forced_tokens",
+                           std::ssize(options.forced_tokens), 0, options.max_new_tokens);
+  using Logit = typename Model::value_type;
+  if (options.logit_processor && !std::is_same_v<Logit, float>) {
+    throw ValueError(message("generate", "logit_processor",
+                             "be empty for a session whose logits are not float", "a function"));
+  }
   if (options.draft) {
     if (!detail::VerifiesDrafts<Model>) {
       throw ValueError(message("generate", "draft",
@@ -122,21 +132,41 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
     samplers.emplace_back(*options.sampling, model.vocab_size(), static_cast<std::uint32_t>(b));
   }
 
-  using Logit = typename Model::value_type;
-  std::vector<std::vector<index_t>> generated(static_cast<std::size_t>(batch));
-  const auto is_done = [&](const std::vector<index_t>& row) {
+  const auto length_of = [&](index_t b) {
+    return options.prompt_lengths ? options.prompt_lengths(b) : prompt_len;
+  };
+  std::vector<std::vector<index_t>> rows(static_cast<std::size_t>(batch));  // prompts, new tokens
+  for (index_t b = 0; b < batch; ++b) {
+    std::vector<index_t>& row = rows[static_cast<std::size_t>(b)];
+    for (index_t i = 0; i < length_of(b); ++i) row.push_back(prompts(b, i));
+  }
+  const auto generated = [&](index_t b) {
+    return std::span<const index_t>(rows[static_cast<std::size_t>(b)])
+        .subspan(static_cast<std::size_t>(length_of(b)));
+  };
+  const auto is_done = [&](index_t b) {
+    const auto row = generated(b);
     return std::ssize(row) == options.max_new_tokens ||
            (!row.empty() && std::ranges::count(options.stop_tokens, row.back()) > 0);
   };
   const auto choose = [&](index_t b, TensorView1<Logit> scores) {
-    std::vector<index_t>& row = generated[static_cast<std::size_t>(b)];
-    if (std::ssize(row) < options.min_new_tokens) {
-      for (const index_t stop : options.stop_tokens)
-        scores(stop) = -std::numeric_limits<Logit>::infinity();
+    std::vector<index_t>& row = rows[static_cast<std::size_t>(b)];
+    const std::size_t count = generated(b).size();
+    if (count < options.forced_tokens.size()) {
+      row.push_back(options.forced_tokens[count]);
+    } else {
+      Sampler* const sampler = options.sampling ? &samplers[static_cast<std::size_t>(b)] : nullptr;
+      row.push_back(detail::choose_token(scores, row, static_cast<index_t>(count),
+                                         options.stop_tokens, options, sampler));
     }
-    row.push_back(options.sampling ? samplers[static_cast<std::size_t>(b)](scores)
-                                   : likeliest_token(scores));
     return row.back();
+  };
+  const auto result = [&] {
+    for (index_t b = 0; b < batch; ++b) {
+      std::vector<index_t>& row = rows[static_cast<std::size_t>(b)];
+      row.erase(row.begin(), row.begin() + length_of(b));
+    }
+    return std::move(rows);
   };
 
   Tensor2<Logit> logits({batch, model.vocab_size()});
@@ -144,32 +174,28 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
   model.step(prompts.slice(1, 0, shortest), logits);
   if constexpr (detail::VerifiesDrafts<Model>) {
     if (options.draft) {
-      std::vector<index_t> ids;
-      for (index_t i = 0; i < longest; ++i) ids.push_back(prompts(0, i));
-      ids.push_back(choose(0, logits.view().select(0, 0)));
       const auto choose_next = [&](TensorView1<Logit> scores) {
         const index_t id = choose(0, scores);
-        return std::pair(id, !is_done(generated[0]));
+        return std::pair(id, !is_done(0));
       };
-      if (!is_done(generated[0])) {
-        detail::generate_with_draft(model, options.draft, std::move(ids),
-                                    options.max_new_tokens - 1, choose_next);
+      if (choose_next(logits.view().select(0, 0)).second) {
+        detail::generate_with_draft(model, options.draft, rows[0], options.max_new_tokens - 1,
+                                    choose_next);
       }
-      return generated;
+      return result();
     }
   }
   for (index_t seen = shortest;; ++seen) {
     bool is_any_left = false;
     for (index_t b = 0; b < batch; ++b) {
-      const std::vector<index_t>& row = generated[static_cast<std::size_t>(b)];
-      if (seen < (options.prompt_lengths ? options.prompt_lengths(b) : prompt_len)) {
+      if (seen < length_of(b)) {
         next(b, 0) = prompts(b, seen);
-      } else if (!is_done(row)) {
+      } else if (!is_done(b)) {
         next(b, 0) = choose(b, logits.view().select(0, b));
       }  // otherwise its last token again; the result is ignored
-      is_any_left = is_any_left || !is_done(row);
+      is_any_left = is_any_left || !is_done(b);
     }
-    if (!is_any_left) return generated;
+    if (!is_any_left) return result();
     model.step(next, logits);
   }
 }

@@ -6,8 +6,8 @@
 #include <functional>
 #include <limits>
 
+#include "attn/generation/choose_token.hpp"
 #include "attn/generation/draft.hpp"
-#include "attn/generation/logits.hpp"
 #include "attn/models/language_model.hpp"
 #include "attn/text/stop_filter.hpp"
 #include "attn/text/text_stream.hpp"
@@ -19,10 +19,8 @@ struct TextGenerationOptions {
   index_t min_new_tokens = 0;                    ///< before an end token may come
   std::optional<SamplingOptions> sampling = {};  ///< default: greedy
   LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
-  /// Called with the logits (vocab_size) and all tokens so far, before penalties; may change the
-  /// logits.
-  std::function<void(TensorView1<float>, std::span<const index_t>)> logit_processor = {};
-  std::vector<std::string> stop = {};  ///< texts before which the answer ends, even across tokens
+  LogitProcessor logit_processor = {};  ///< called with all tokens so far
+  std::vector<std::string> stop = {};   ///< texts before which the answer ends, even across tokens
   /// Called with each piece of the text as soon as it is certain, whole characters; false ends the
   /// answer.
   std::function<bool(std::string_view)> on_text = {};
@@ -183,13 +181,8 @@ class TextGeneration {
     const std::vector<index_t>& all = result_.context;
     Tensor1<float> plain;
     if (options_.log_probabilities) plain = Tensor1<float>(TensorView1<const float>(row));
-    if (options_.logit_processor) options_.logit_processor(row, all);
-    if (options_.logits.changes()) adjust_logits(row, all, options_.logits);
-    if (std::ssize(result_.ids) < options_.min_new_tokens) {
-      for (const index_t end : model_.end_tokens())
-        row(end) = -std::numeric_limits<float>::infinity();
-    }
-    const index_t id = sampler_ ? (*sampler_)(row) : likeliest_token(row);
+    const index_t id = choose_token(row, all, std::ssize(result_.ids), model_.end_tokens(),
+                                    options_, sampler_ ? &*sampler_ : nullptr);
     if (options_.log_probabilities) {
       result_.log_probabilities.push_back(log_probability(plain.view(), id));
     }

@@ -23,10 +23,11 @@ struct LogitOptions {
   /// DRY: a token that would continue a repetition of the last n >= dry_allowed_length tokens loses
   /// dry_multiplier dry_base^(n - dry_allowed_length); 0: off.
   double dry_multiplier = 0;
-  double dry_base = 1.75;                  ///< growth of the loss with each token of the repetition
-  index_t dry_allowed_length = 2;          ///< the shortest repetition that is penalised
-  std::vector<index_t> dry_breakers = {};  ///< tokens that no repetition contains, such as newlines
-  index_t no_repeat_ngram = 0;             ///< no sequence of this many tokens occurs twice; 0: off
+  double dry_base = 1.75;          ///< growth of the loss with each token of the repetition
+  index_t dry_allowed_length = 2;  ///< the shortest repetition that is penalised
+  /// Tokens that no repetition contains and that are not penalised, such as newlines.
+  std::vector<index_t> dry_breakers = {};
+  index_t no_repeat_ngram = 0;  ///< no sequence of this many tokens occurs twice; 0: off
   std::vector<std::pair<index_t, float>> bias = {};  ///< (token, value added to its logit)
 
   bool changes() const {
@@ -109,7 +110,10 @@ void adjust_logits(TensorView1<T> logits, std::span<const index_t> ids,
   if (options.dry_multiplier > 0) {
     std::unordered_map<index_t, index_t> longest;
     detail::for_continuations(ids, options.dry_breakers, [&](index_t id, index_t n) {
-      if (n >= options.dry_allowed_length) longest[id] = (std::max)(longest[id], n);
+      if (n < options.dry_allowed_length) return;
+      if (std::ranges::count(options.dry_breakers, id) == 0) {
+        longest[id] = (std::max)(longest[id], n);
+      }
     });
     for (const auto& [id, n] : longest) {
       const auto power = static_cast<double>(n - options.dry_allowed_length);

@@ -2,7 +2,6 @@
 #include "attn/attention/jvp/sdpa_jvp.hpp"
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -22,12 +21,6 @@
 
 namespace attn_test {
 namespace {
-
-/// The number of draws, or the environment variable ATTN_TEST_DRAWS.
-std::uint64_t draws_or_named(std::uint64_t all) {
-  const char* text = std::getenv("ATTN_TEST_DRAWS");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : draws(all);
-}
 
 template <class T>
 struct JvpRun {
@@ -123,7 +116,7 @@ AttentionDraw<double> few_queries(Random& random) { return {random, {1, 2, 2, 45
 /// Every option, in double: within rounding of the largest sum of magnitudes; y and lse have the
 /// bits of the forward call.
 TEST(SdpaJvp, AgreesWithNestedLoops) {
-  for (std::uint64_t n = 0; n < draws_or_named(120); ++n) {
+  for (std::uint64_t n = 0; n < draws(120); ++n) {
     Random random(n);
     auto draw = n % 15 == 0 ? few_queries(random) : AttentionDraw<double>(random, 60000);
     const FunctorDraw functors = random.chance(0.4) ? FunctorDraw(random) : FunctorDraw();
