@@ -86,6 +86,7 @@ inline constexpr KnownTemplate kKnownTemplates[] = {
     {0x2DDF5DB261983078, kGranite41},
     {0xF1308DB0F9B3BD01, kOlmo2},
     {0x32F6BBD105013119, kTulu3},
+    {0x204142739E1F3AE5, kTulu3},  // Falcon 3
     {0x89516C455B08E3E6, kGlm4},
     {0x8AAD2D60CDDDDA30, kFirstGlm4},
     {0xCA03AA467637432B, kFirstGlm4},  // with tools of several kinds

@@ -339,6 +339,7 @@ def main():
         "deepseek_v3_1": (in_javascript("deepseek-v3.1:latest"), *deepseek),
         "granite3_1": (in_javascript("granite3.1-moe:1b"), *granite), "granite3_2": (in_javascript("granite3.2:8b"), *granite),
         "granite3_3_first": (in_javascript("granite3.3:2b"), *granite),
+        "falcon3": (texts.FALCON_3, "", "<|endoftext|>"),
         "falcon2": (in_javascript("falcon2:11b"), "", "<|endoftext|>"), "glm4_tools": (in_javascript("glm4:9b"), "", "<|endoftext|>"),
         "exaone4": (texts.EXAONE_4, "[BOS]", "[|endofturn|]"), "seed_oss": (llama("ByteDance-Seed-OSS"), "<seed:bos>", "<seed:eos>")}
     unknown = ["qwen2_5_vl", "gemma_training"]
