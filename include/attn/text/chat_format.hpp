@@ -12,8 +12,8 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// The text around a message. In every text of a ChatFormat, {bos} and {eos} are the values of
-/// bos_token and eos_token, {date} is a day as 2026-11-27, {long_date} as November 27, 2026
-/// and {day_first_date} as 27 November 2026.
+/// bos_token and eos_token, {date} is a day as 2026-11-27, {long_date} as November 27, 2026,
+/// {day_first_date} as 27 November 2026 and {short_date} as 27 Nov 2026.
 struct MessageFrame {
   std::string_view before = {}, behind = {};
 };

@@ -73,6 +73,9 @@ inline constexpr ChatFormat kLlama31 = changed(kLlama3, [](ChatFormat& f) {
   // The date is the template's default.
   f.system_head = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
 });
+inline constexpr ChatFormat kLlama32 = changed(kLlama3, [](ChatFormat& f) {
+  f.system_head = "Cutting Knowledge Date: December 2023\nToday Date: {short_date}\n\n";
+});
 inline constexpr ChatFormat kLlamaNemotron = changed(kLlama3, [](ChatFormat& f) {
   f.without_system = "<|start_header_id|>system<|end_header_id|>\n\n<|eot_id|>";
 });

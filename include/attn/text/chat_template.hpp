@@ -78,6 +78,7 @@ class ChatTemplate {
     const std::string month_name(kMonths[month - 1]);
     long_date_ = month_name + " " + day + ", " + year;
     day_first_date_ = day + " " + month_name + " " + year;
+    short_date_ = day + " " + month_name.substr(0, 3) + " " + year;
   }
 
   /// The conversation so far, and the beginning of an answer. Throws ValueError for roles, or an
@@ -216,7 +217,8 @@ class ChatTemplate {
                                       {"{eos}", eos_},
                                       {"{date}", date_},
                                       {"{long_date}", long_date_},
-                                      {"{day_first_date}", day_first_date_}})
+                                      {"{day_first_date}", day_first_date_},
+                                      {"{short_date}", short_date_}})
       result = detail::replaced(result, name, value);
     return result;
   }
@@ -282,7 +284,7 @@ class ChatTemplate {
       const bool has_system = moves_system && takes_system && message.role == "user";
       if (message.role != "assistant" || begins(messages, n)) add_opening(pieces, message.role);
       std::string system;
-      if (n == 0 && message.role == "system") system = format_.system_head;
+      if (n == 0 && message.role == "system") system = resolved(format_.system_head);
       if (has_system)
         system = std::string(format_.system_begin) + messages[0].content +
                  std::string(format_.system_end);
@@ -368,7 +370,7 @@ class ChatTemplate {
 
   Function function_;
   detail::ChatFormat format_ = {};
-  std::string bos_, eos_, date_, long_date_, day_first_date_, end_;
+  std::string bos_, eos_, date_, long_date_, day_first_date_, short_date_, end_;
   std::string own_system_;  ///< the default system message in the template's text
 };
 

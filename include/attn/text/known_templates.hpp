@@ -39,7 +39,7 @@ inline constexpr KnownTemplate kKnownTemplates[] = {
     {0x60933F4C9D6F4865, kGemma3},
     {0x9A5A118BCD77C789, kLlama2},
     {0xD546F910F456DD97, kLlama31},
-    {0x0D895D28719D87E0, kLlama31},        // Llama 3.2
+    {0x0D895D28719D87E0, kLlama32},
     {0x105DF38C89AF01D8, kLlamaNemotron},  // Llama 3.1 Nemotron
     {0x8BB9C3C64FB6E3B7, kPhi3},
     {0x3B6307939C2729E4, kPhi35},

@@ -257,7 +257,7 @@ DROPS_SYSTEM = ["llama2", "aya_expanse", "command_r", "deepseek_v3", "deepseek_r
 DROPS_EVERY_SYSTEM = ["phi3_medium", "phi4_reasoning"]
 REPEATS_EMPTY_SYSTEM = ["tiny_aya"]
 DROPS_FRAME_OF_EMPTY = ["exaone4", "seed_oss"]  # of an empty answer
-DATED = ["gpt_oss", "granite3_1", "granite3_2", "granite3_3", "granite3_3_first", "smollm3"]  # of other templates, the default date
+DATED = ["gpt_oss", "granite3_1", "granite3_2", "granite3_3", "granite3_3_first", "llama3_2", "smollm3"]  # of other templates, the default date
 DATE = datetime.date(2026, 3, 5)
 
 
