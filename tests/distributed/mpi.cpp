@@ -33,7 +33,7 @@ int main(int argc, char**) {
     std::cerr << "training has other bits on rank " << world.rank() << "\n";
     right = false;
   }
-  for (std::uint64_t draw = 0; draw < 3; ++draw) {
+  for (std::uint64_t draw = 0; draw < 6; ++draw) {
     if (attn_test::shards_as_one_process(world, draw)) continue;
     std::cerr << "a sharded model has other bits on rank " << world.rank() << "\n";
     right = false;
