@@ -187,6 +187,7 @@ class Report {
     }
     for (bool all : {false, true}) add(flops_row("moe_prefill", all));
     for (bool all : {false, true}) add(latent_row(all));
+    for (bool all : {false, true}) add(comparison_row("tree_decode", all, "time of a chain"));
     for (bool all : {false, true}) add(tutorial_row(all));
     for (const char* name : {"sdpa_train_d64", "sdpa_train_d128", "sdpa_train_short"}) {
       for (bool all : {false, true}) add(flops_row(name, all));

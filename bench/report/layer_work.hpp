@@ -1,5 +1,5 @@
-// Works of the report on layers of newer decoders: a mixture of experts, and a decode step of
-// latent attention.
+// Works of the report on layers of newer decoders: a mixture of experts, a decode step of latent
+// attention, and a step that verifies a tree of drafts.
 #pragma once
 
 #include "attn/layers/attention/latent_attention.hpp"
@@ -79,6 +79,54 @@ inline Work latent_work(std::string name, attn::Isa isa) {
   return work;
 }
 
+/// 13 tokens after 2048 through a packed layer: a chain, and three chains of four after the first
+/// token.
+inline Group tree_group(attn::Isa isa) {
+  return {{"tree_chain", "tree_decode"}, [=]() -> std::vector<Work> {
+            constexpr index_t kTokens = 13, kPast = 2048, kWidth = 768, kHidden = 3072;
+            struct Inputs {
+              attn::EncoderLayer<float> layer;
+              attn::KvCache<float> cache;
+              attn::Tensor3<float> x, out;
+              std::vector<index_t> parents = {};
+
+              void run(attn::Tensor3<float>& to, const attn::Execution& execution) {
+                layer.forward(x, to, {.mask = attn::causal(), .execution = execution},
+                              {.cache = &cache, .parents = {parents.data(), {kTokens}}});
+                cache.truncate_to(kPast);
+              }
+            };
+            std::vector<Work> works;
+            for (const auto& [name, branches] : {std::pair("tree_chain", 1), {"tree_decode", 3}}) {
+              const auto layer = random_encoder_layer(kWidth, 12, kHidden);
+              const auto in =
+                  std::make_shared<Inputs>(Inputs{layer, layer.make_cache(1, kPast + kTokens),
+                                                  random_tensor<float, 3>({1, kTokens, kWidth}, 2),
+                                                  attn::Tensor3<float>({1, kTokens, kWidth})});
+              in->layer.pack();
+              in->cache.append(random_tensor<float, 4>({1, 12, kPast, 64}, 3),
+                               random_tensor<float, 4>({1, 12, kPast, 64}, 4));
+              const index_t in_branch = (kTokens - 1) / branches;
+              for (index_t i = 0; i < kTokens; ++i)
+                in->parents.push_back(i > 0 && (i - 1) % in_branch == 0 ? 0 : i - 1);
+              Work work{name, isa,
+                        encoder_layer_flops(1, kTokens, kWidth, kHidden) +
+                            attention_flops({1, 12, kTokens, 64}, kPast)};
+              work.traffic = attn::weight_bytes(in->layer) +
+                             static_cast<index_t>(in->cache.bytes()) +
+                             (in->x.size() + in->out.size()) * index_t{sizeof(float)};
+              work.run = [in](const attn::Execution& execution) { in->run(in->out, execution); };
+              work.complaint = [in] {
+                attn::Tensor3<float> exact(in->out.shape());
+                in->run(exact, {.isa = attn::Isa::scalar});
+                return scalar_complaint(in->out, exact, 1e-4);
+              };
+              works.push_back(work);
+            }
+            return works;
+          }};
+}
+
 }  // namespace detail
 
 inline std::vector<Group> layer_groups() {
@@ -91,6 +139,7 @@ inline std::vector<Group> layer_groups() {
   groups.push_back({{"mla_decode"}, [=]() -> std::vector<Work> {
                       return {detail::latent_work("mla_decode", isa)};
                     }});
+  groups.push_back(detail::tree_group(isa));
   return groups;
 }
 

@@ -291,6 +291,7 @@ inline std::vector<Comparison> all_comparisons() {
                                  {"sdpa_queries_8", "sdpa_queries_1"},
                                  {"sdpa_decode_bf16", "sdpa_queries_1"},
                                  {"sdpa_decode_int8", "sdpa_queries_1"},
+                                 {"tree_decode", "tree_chain"},
                                  {"fork_decode", "fork_separate"},
                                  {"fork_decode_gqa3", "fork_separate_gqa3"},
                                  {"fork_decode_gqa4", "fork_separate_gqa4"},

@@ -1,7 +1,6 @@
 // Gathered keys: each block of queries attends only to its list of keys, forward and backward.
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include <gtest/gtest.h>
 
@@ -10,7 +9,7 @@
 #include "attn/attention/sdpa_backward.hpp"
 #include "attn/attention/top_k_keys.hpp"
 
-#include "support/draws/attention_draw.hpp"
+#include "support/draws/gather_draw.hpp"
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/references/reference_backward.hpp"
@@ -21,65 +20,18 @@ namespace attn {
 namespace {
 
 using attn_test::Array;
-using attn_test::AttentionDraw;
 using attn_test::AttentionReference;
 using attn_test::available_isas;
 using attn_test::contains;
 using attn_test::error_of;
+using attn_test::GatherDraw;
 using attn_test::Index;
 using attn_test::LibraryOptions;
 using attn_test::Random;
-using attn_test::ReferenceOptions;
 using attn_test::ReferenceResult;
 using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 using attn_test::to_array;
-
-/// A random call with lists of keys; the reference gets them as a mask_mod.
-template <class T>
-struct GatherDraw : AttentionDraw<T> {
-  index_t block;
-  Tensor4<index_t> lists;
-
-  explicit GatherDraw(Random& random, Index work) : AttentionDraw<T>(random, work) {
-    ReferenceOptions& told = this->options;
-    told.masks.clear();
-    told.alibi_slopes.clear();
-    told.batch_alibi_slopes = {};
-    told.relative_bias = {};
-    told.mean_of_masked_row = false;
-    told.dropout = 0;
-    const auto [batch, heads, q_len, kv_len] = this->scores();
-    block = random.pick<Index>({1, 1, 1, 2, 5, 16, 100});
-    const index_t kv_heads = random.chance(0.3) ? 1 : this->k.extent(1);
-    const index_t blocks = (q_len + block - 1) / block;
-    const index_t n = random.chance(0.2) ? kv_len : random.integer(0, kv_len);
-    lists = Tensor4<index_t>({batch, kv_heads, blocks, n});
-    for (index_t row = 0; row < batch * kv_heads * blocks; ++row) {
-      std::set<index_t> keys;
-      const index_t count = random.chance(0.6) ? n : random.integer(0, n);
-      while (std::ssize(keys) < count) keys.insert(random.integer(0, kv_len - 1));
-      index_t* to = std::transform(keys.begin(), keys.end(), lists.data() + row * n,
-                                   [&](index_t j) { return told.first_key + j; });
-      std::fill(to, lists.data() + (row + 1) * n, index_t{-1});
-    }
-    const index_t group = heads / this->k.extent(1);
-    told.mask_mod = [this, group](int b, int h, int i, int j) {
-      const index_t kv_head = lists.extent(1) == 1 ? 0 : h / group;
-      for (index_t x = 0; x < lists.extent(3); ++x) {
-        if (lists(b, kv_head, i / block, x) == j) return true;
-      }
-      return false;
-    };
-  }
-  GatherDraw(const GatherDraw&) = delete;  // mask_mod refers to this
-  GatherDraw& operator=(const GatherDraw&) = delete;
-
-  std::string text() const {
-    return AttentionDraw<T>::text() + ", lists " + to_string(lists.shape()) + " of blocks of " +
-           std::to_string(block);
-  }
-};
 
 template <class T>
 ReferenceResult<T> run(const GatherDraw<T>& draw, const Execution& execution) {
@@ -88,8 +40,7 @@ ReferenceResult<T> run(const GatherDraw<T>& draw, const Execution& execution) {
       Array<T>({batch, heads, q_len, draw.v.extent(3)}), {}, Array<T>({batch, heads, q_len})};
   const LibraryOptions<T> library(draw.options);
   AttentionOptions<T> options = library.get();
-  options.gather = draw.lists.view();
-  options.gather_block = draw.block;
+  draw.add_lists(options);
   options.lse = got.lse.template view<3>();
   options.execution = execution;
   scaled_dot_product_attention(draw.q.template view<4>(), draw.k.template view<4>(),
@@ -128,8 +79,7 @@ std::map<std::string, Array<T>> run_backward(const GatherDraw<T>& draw, const Ar
                                     {"d_v", Array<T>(draw.v.shape)}};
   const LibraryOptions<T> library(draw.options);
   AttentionOptions<T> options = library.get();
-  options.gather = draw.lists.view();
-  options.gather_block = draw.block;
+  draw.add_lists(options);
   options.execution = execution;
   AttentionBackwardCall<T> call;
   if (d_lse) call.d_lse = d_lse.template view<3>();

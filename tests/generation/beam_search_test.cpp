@@ -19,9 +19,16 @@ using attn_test::Tokens;
 using attn_test::toy_logits;
 using attn_test::ToyDecoder;
 
-/// Log-probabilities of the toy model after `history`.
-std::vector<double> log_probabilities(const Tokens& history, index_t vocab_size, double scale) {
+/// Log-probabilities of the toy model after `history`, whose logits the processor may change.
+std::vector<double> log_probabilities(const Tokens& history, index_t vocab_size, double scale,
+                                      const LogitProcessor& processor) {
   std::vector<double> x = toy_logits(history, vocab_size, scale);
+  if (processor) {
+    Tensor1<float> logits({vocab_size});
+    std::transform(x.begin(), x.end(), logits.data(), [](double y) { return float(y); });
+    processor(logits, history);
+    x.assign(logits.data(), logits.data() + vocab_size);
+  }
   double total = 0;
   for (double value : x) total += std::exp(value);
   for (double& value : x) value -= std::log(total);
@@ -47,7 +54,7 @@ struct Task {
   std::vector<Hypothesis> continued(const Hypothesis& from) const {
     Tokens history = prompt;
     history.insert(history.end(), from.tokens.begin(), from.tokens.end());
-    const auto p = log_probabilities(history, vocab_size, scale);
+    const auto p = log_probabilities(history, vocab_size, scale, options.logit_processor);
     std::vector<Hypothesis> result;
     for (index_t token = 0; token < vocab_size; ++token) {
       const double added = p[static_cast<std::size_t>(token)];
@@ -117,8 +124,15 @@ void expect_same(const std::vector<Hypothesis>& got, const std::vector<Hypothesi
 
 /// Searches batches of random prompts and compares each prompt with reference(task).
 template <class Reference>
-void compare(Random& random, index_t vocab_size, const BeamSearchOptions& options,
-             Reference reference) {
+void compare(Random& random, index_t vocab_size, BeamSearchOptions options, Reference reference) {
+  if (random.chance(0.3)) {
+    options.logit_processor = [](TensorView1<float> logits, std::span<const index_t> ids) {
+      logits(0) += 1;
+      for (index_t i = 1; i < logits.extent(0); ++i) {
+        if ((i + ids.back() + std::ssize(ids)) % 3 == 0) logits(i) = -INFINITY;
+      }
+    };
+  }
   const index_t batch = random.integer(1, 3), prompt_len = random.integer(1, 3);
   const double scale = random.pick<double>({0.5, 1, 3});
   Tensor2<index_t> prompts({batch, prompt_len});
@@ -200,6 +214,17 @@ TEST(BeamSearch, SeesBeyondTheLikeliestFirstToken) {
   EXPECT_EQ(found.at(0).at(1).tokens, (Tokens{1, 0}));
   // 0.5 * 0.2, of the likeliest unfinished sequence, is too small to win.
   EXPECT_EQ(model.steps, 2);
+}
+
+TEST(BeamSearchErrors, LogitProcessorsChangeFloats) {
+  Bigrams model{2};
+  EXPECT_EQ(error_of<ValueError>([&] {
+              beam_search(
+                  model, Tensor2<index_t>({1, 1}),
+                  {.num_beams = 2, .max_new_tokens = 1, .logit_processor = [](auto, auto) {}});
+            }),
+            "[beam_search] logit_processor must be empty for a session whose logits are not float; "
+            "found a function.");
 }
 
 TEST(BeamSearchErrors, BeforeTheModelIsCalled) {

@@ -13,6 +13,9 @@ struct BeamSearchOptions {
   std::vector<index_t> stop_tokens = {};  ///< each ends a hypothesis and is its last token
   /// Length penalty alpha, at least 0; 0: none; larger values favour longer hypotheses.
   double length_penalty = 0.6;
+  /// Called with the logits of each live hypothesis' next token, and with the prompt and the
+  /// hypothesis' tokens. Only for sessions whose logits are float.
+  LogitProcessor logit_processor = {};
   Execution execution = {};  ///< of the search; the session has its own
 };
 
@@ -42,6 +45,15 @@ class BeamSearch {
   const std::vector<Beam>& live() const { return live_; }
   index_t last_token(const Beam& beam) const {
     return nodes_[static_cast<std::size_t>(beam.node)].token;
+  }
+  /// All new tokens of a live hypothesis.
+  std::vector<index_t> tokens(const Beam& beam) const {
+    std::vector<index_t> result;
+    for (index_t n = beam.node; n != kRoot; n = nodes_[static_cast<std::size_t>(n)].parent) {
+      result.push_back(nodes_[static_cast<std::size_t>(n)].token);
+    }
+    std::reverse(result.begin(), result.end());
+    return result;
   }
   /// Finished hypotheses, best first.
   std::vector<Hypothesis>& finished() { return finished_; }
@@ -132,10 +144,7 @@ class BeamSearch {
     };
     const auto at = std::upper_bound(finished_.begin(), finished_.end(), hypothesis, is_better);
     if (at - finished_.begin() == options_.num_beams) return;
-    for (index_t n = beam.node; n != kRoot; n = nodes_[static_cast<std::size_t>(n)].parent) {
-      hypothesis.tokens.push_back(nodes_[static_cast<std::size_t>(n)].token);
-    }
-    std::reverse(hypothesis.tokens.begin(), hypothesis.tokens.end());
+    hypothesis.tokens = tokens(beam);
     finished_.insert(at, std::move(hypothesis));
     if (std::ssize(finished_) > options_.num_beams) finished_.pop_back();
   }
@@ -187,17 +196,32 @@ std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const
     throw ValueError(message("beam_search", "length_penalty", "be finite and at least 0",
                              to_string(options.length_penalty)));
   }
+  using Logit = typename Model::value_type;
+  detail::check_logit_processor<Logit>("beam_search", options.logit_processor);
   if (batch > 0) detail::check_room("beam_search", model, prompt_len, options.max_new_tokens);
-  using Search = detail::BeamSearch<typename Model::value_type>;
+  using Search = detail::BeamSearch<Logit>;
   std::vector<Search> searches(static_cast<std::size_t>(batch), Search(options));
   Tensor2<index_t> repeated({batch * beams, prompt_len}), next({batch * beams, 1});
   Tensor1<index_t> rows({batch * beams});
   for (index_t row = 0; row < batch * beams; ++row) {
     for (index_t i = 0; i < prompt_len; ++i) repeated(row, i) = prompts(row / beams, i);
   }
-  Tensor2<typename Model::value_type> logits({batch * beams, model.vocab_size()});
+  Tensor2<Logit> logits({batch * beams, model.vocab_size()});
+  const auto process = [&](index_t b, const Search& search) {
+    if constexpr (std::is_same_v<Logit, float>) {
+      index_t row = b * beams;
+      for (const auto& beam : search.live()) {
+        std::vector<index_t> ids = search.tokens(beam);
+        ids.insert(ids.begin(), &repeated(row, 0), &repeated(row, 0) + prompt_len);
+        options.logit_processor(logits.view().select(0, row++), ids);
+      }
+    }
+  };
   model.step(repeated, logits);
   while (true) {
+    for (index_t b = 0; options.logit_processor && b < batch; ++b) {
+      process(b, searches[static_cast<std::size_t>(b)]);
+    }
     log_softmax(logits, logits, options.execution);
     bool is_any_left = false;
     for (index_t row = 0; row < batch * beams; ++row) rows(row) = row;

@@ -18,6 +18,14 @@ using LogitProcessor = std::function<void(TensorView1<float>, std::span<const in
 
 namespace detail {
 
+/// Throws ValueError for a processor of logits that are not float.
+template <class T>
+void check_logit_processor(std::string_view function, const LogitProcessor& processor) {
+  if (std::is_same_v<T, float> || !processor) return;
+  throw ValueError(message(function, "logit_processor",
+                           "be empty for a session whose logits are not float", "a function"));
+}
+
 /// The token after `ids`, of which the last `count` are new, by the options of generate() or
 /// generate_text(): none of `ends` before min_new_tokens; the likeliest if `sampler` is null.
 /// Changes the logits (vocab_size). A logit processor needs logits in float.

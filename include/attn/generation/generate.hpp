@@ -115,10 +115,7 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
   detail::check_generation("generate", "the number of forced_tokens",
                            std::ssize(options.forced_tokens), 0, options.max_new_tokens);
   using Logit = typename Model::value_type;
-  if (options.logit_processor && !std::is_same_v<Logit, float>) {
-    throw ValueError(message("generate", "logit_processor",
-                             "be empty for a session whose logits are not float", "a function"));
-  }
+  detail::check_logit_processor<Logit>("generate", options.logit_processor);
   if (options.draft) {
     if (!detail::VerifiesDrafts<Model>) {
       throw ValueError(message("generate", "draft",

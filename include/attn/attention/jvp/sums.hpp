@@ -155,7 +155,9 @@ void finalize_rows(JvpTask<T>& task) {
     d_lse *= is_empty ? T{0} : std::exp(row_max - row.state.row_max) / row.state.row_sum;
     const T sink = problem.sink(b, row.h);
     if (task.problem.sinks && sink != kMinusInf<T>) {
-      d_lse += std::exp(sink - row.state.row_max) / row.state.row_sum * task.problem.sinks(row.h);
+      const T d_sink =
+          task.problem.sinks(problem.gathered ? problem.gathered.head(b, row.h) : row.h);
+      d_lse += std::exp(sink - row.state.row_max) / row.state.row_sum * d_sink;
     }
     task.of_keys.rows[r].state = row.state;
     task.of_keys.rows[r].output_scale = row.output_scale;
