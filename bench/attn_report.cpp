@@ -22,6 +22,7 @@
 #include "report/child.hpp"
 #include "report/cost.hpp"
 #include "report/element_work.hpp"
+#include "report/gather_work.hpp"
 #include "report/layer_work.hpp"
 #include "report/low_precision_work.hpp"
 #include "report/memory.hpp"
@@ -66,6 +67,7 @@ class Report {
       : arguments_(arguments), self_(bench::own_path()), comparisons_(bench::all_comparisons()) {
     std::ranges::copy(bench::all_costs(), std::back_inserter(comparisons_));
     std::ranges::copy(bench::training_comparisons(), std::back_inserter(comparisons_));
+    std::ranges::copy(bench::gather_comparisons(), std::back_inserter(comparisons_));
   }
 
   void run() {
@@ -86,6 +88,7 @@ class Report {
     std::ranges::move(bench::element_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::low_precision_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::layer_groups(), std::back_inserter(all_groups));
+    std::ranges::move(bench::gather_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::cost_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::training_groups(), std::back_inserter(all_groups));
     for (bench::Group& group : all_groups) {
@@ -141,6 +144,11 @@ class Report {
     }
     for (const char* name : {"fork_decode", "fork_decode_gqa3", "fork_decode_gqa4"}) {
       for (bool all : {false, true}) add(comparison_row(name, all, "time of 8 caches"));
+    }
+    for (const bench::Comparison& row : bench::gather_comparisons()) {
+      for (bool all : {false, true}) {
+        add(comparison_row(row.name, all, "time of keys that lie together"));
+      }
     }
     for (bool all : {false, true}) {
       add(reading_row("sdpa_decode_gqa", "sdpa_decode_gqa", "8 key/value heads", all));

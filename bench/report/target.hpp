@@ -55,6 +55,8 @@ inline Target target_of(std::string_view name) {
       {"sdpa_decode_bf16", {0.53, kAtMost}},
       {"sdpa_decode_int8", {0.30, kAtMost}},
       {"fork_decode", {0.35, kAtMost}},
+      {"gather_512", {1.3, kAtMost}},
+      {"gather_512_rows", {1.6, kAtMost}},
       {"sdpa_d64_bf16", {1.40}},
       {"sdpa_d128_bf16", {1.60}},
       {"sdpa_d64_high", {1.3}},

@@ -158,6 +158,55 @@ TYPED_TEST(GatherTest, AgreesWithAMaskInLongCalls) {
   }
 }
 
+/// Blocks and single rows, float and bfloat16, have the bits of calls over copies of their keys.
+template <class T>
+void expect_bits_of_copies(Random& random) {
+  const index_t block = random.pick<Index>({1, 3, 16, 40}), blocks = random.integer(1, 4),
+                heads = random.pick<Index>({1, 2}), group = random.pick<Index>({1, 3}),
+                n = random.pick<Index>({1, 50, 515}), kv_len = n + random.integer(0, 2000),
+                d = random.integer(1, 40), dv = random.integer(1, 40);
+  const auto q = random.tensor<T, 4>({1, heads * group, blocks * block, d}),
+             k = random.tensor<T, 4>({1, heads, kv_len, d}),
+             v = random.tensor<T, 4>({1, heads, kv_len, dv});
+  // Every second element of rows of twice the length: lists with a stride.
+  const auto index_scores = random.tensor<float, 4>({1, heads, blocks, kv_len});
+  const auto chosen = top_k_keys(index_scores, n);
+  Tensor4<index_t> wide({1, heads, blocks, 2 * n});
+  for (index_t x = 0; x < chosen.size(); ++x) wide.data()[2 * x] = chosen.data()[x];
+  const TensorView4<const index_t> lists(
+      wide.data(), {1, heads, blocks, n},
+      {wide.view().stride(0), wide.view().stride(1), wide.view().stride(2), 2});
+  for (Isa isa : attn_test::extended_isas()) {
+    const auto gathered = scaled_dot_product_attention(
+        q, k, v, {.gather = lists, .gather_block = block, .execution = {.isa = isa}});
+    for (index_t x = 0; x < blocks; ++x) {
+      Tensor4<T> own_k({1, heads, n, d}), own_v({1, heads, n, dv});
+      for (index_t row = 0; row < heads * n; ++row) {
+        const index_t h = row / n, j = row % n, key = lists(0, h, x, j);
+        std::copy_n(&k(0, h, key, 0), d, &own_k(0, h, j, 0));
+        std::copy_n(&v(0, h, key, 0), dv, &own_v(0, h, j, 0));
+      }
+      const auto rows = [&](const Tensor4<T>& of) {
+        return of.view().slice(2, x * block, (x + 1) * block);
+      };
+      const auto alone =
+          scaled_dot_product_attention(rows(q), own_k, own_v, {.execution = {.isa = isa}});
+      EXPECT_TRUE(same_bits(to_array(rows(gathered)), to_array(alone)))
+          << name(isa) << ", block " << x;
+    }
+  }
+}
+
+TEST(Gather, HasTheBitsOfKeysThatLieTogether) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
+    Random random(n + 6000);
+    SCOPED_TRACE(random.trace());
+    expect_bits_of_copies<float>(random);
+    expect_bits_of_copies<double>(random);
+    expect_bits_of_copies<bfloat16>(random);
+  }
+}
+
 /// Caches of any element and pages give the results of tensors; lists hold positions.
 TEST(Gather, ReadsCachesAndPages) {
   for (std::uint64_t n = 0; n < 10; ++n) {
@@ -187,16 +236,16 @@ TEST(Gather, ReadsCachesAndPages) {
       const auto of_codes = scaled_dot_product_attention(q, coded, options);
       EXPECT_EQ(attn_test::difference(to_array(of_codes), to_array(expected), 0.1, isa, "int8"),
                 "");
-      const index_t pages = (kv_len + 15) / 16;
-      Tensor4<float> k_pages({2 * pages, 2, 16, 24}), v_pages({2 * pages, 2, 16, 16});
+      const index_t size = random.pick<Index>({1, 5, 16}), pages = (kv_len + size - 1) / size;
+      Tensor4<float> k_pages({2 * pages, 2, size, 24}), v_pages({2 * pages, 2, size, 16});
       Tensor2<index_t> table({2, pages});
       for (index_t b = 0; b < 2; ++b) {
         for (index_t p = 0; p < pages; ++p) table(b, p) = 2 * pages - 1 - (b * pages + p);
         for (index_t j = 0; j < kv_len; ++j) {
           for (index_t h = 0; h < 2; ++h) {
             for (index_t x = 0; x < 24; ++x) {
-              k_pages(table(b, j / 16), h, j % 16, x) = k(b, h, j, x);
-              if (x < 16) v_pages(table(b, j / 16), h, j % 16, x) = v(b, h, j, x);
+              k_pages(table(b, j / size), h, j % size, x) = k(b, h, j, x);
+              if (x < 16) v_pages(table(b, j / size), h, j % size, x) = v(b, h, j, x);
             }
           }
         }

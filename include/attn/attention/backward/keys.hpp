@@ -14,7 +14,9 @@ template <class T>
 class BackwardKeys {
  public:
   explicit BackwardKeys(const BackwardTask<T>& task)
-      : task_(task), forward_(task.problem.forward) {}
+      : task_(task),
+        forward_(task.problem.forward),
+        head_(forward_.key_head(task.b, task.kv_head)) {}
 
   /// Packs the keys `seen`, each visible to at least one row, of the block that begins at key
   /// `first`. Other keys are not read; their columns are 0.
@@ -38,13 +40,14 @@ class BackwardKeys {
     }
   }
 
+  const KeyHead& head() const { return head_; }
   /// The first key of the block.
   index_t first() const { return first_; }
   bool is_finite() const { return is_finite_; }
 
  private:
   const T* rows(const StoredView<const void>& of, index_t j) const {
-    return static_cast<const T*>(forward_.key(of, task_.b, task_.kv_head, j));
+    return static_cast<const T*>(forward_.key(of, head_, j));
   }
 
   /// Packs `dim` elements of each of `keys` as elements [from, from + dim) of `all` in each panel.
@@ -66,6 +69,7 @@ class BackwardKeys {
 
   BackwardTask<T> task_;
   const AttentionProblem<T>& forward_;
+  KeyHead head_;
   index_t first_ = 0;
   bool is_finite_ = true;
 };

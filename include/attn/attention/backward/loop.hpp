@@ -87,10 +87,10 @@ class BackwardLoop {
     for (index_t j = block.begin; j < block.end; ++j) {
       const T* d_k = task_.scratch.d_k + (j - block.begin) * task_.scratch.d_stride;
       const T* d_v = task_.scratch.d_v + (j - block.begin) * task_.scratch.dv_stride;
-      T* to = task_.problem.key_row(task_.problem.d_k, task_.b, task_.kv_head, j);
+      T* to = task_.problem.key_row(task_.problem.d_k, keys_.head(), j);
       if (!forward_.gathered) std::fill_n(to, d, T{0});  // else other lists add to it
       task_.gradients.add_scaled(d, forward_.scale, d_k, to);
-      to = task_.problem.key_row(task_.problem.d_v, task_.b, task_.kv_head, j);
+      to = task_.problem.key_row(task_.problem.d_v, keys_.head(), j);
       if (!forward_.gathered) {
         std::copy_n(d_v, dv, to);
       } else {
@@ -174,8 +174,8 @@ class BackwardLoop {
     }
     const T share = T{1} / static_cast<T>(all.end - all.begin);
     for (index_t j = own.begin; j < own.end; ++j) {
-      task_.gradients.add_scaled(
-          dv, share, sum, task_.problem.key_row(task_.problem.d_v, task_.b, task_.kv_head, j));
+      task_.gradients.add_scaled(dv, share, sum,
+                                 task_.problem.key_row(task_.problem.d_v, keys_.head(), j));
     }
   }
 

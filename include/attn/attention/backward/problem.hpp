@@ -57,8 +57,8 @@ struct BackwardProblem {
   }
   /// The row of key j in k, v and their gradients.
   template <class V>
-  auto* key_row(const V& of, index_t b, index_t kv_head, index_t j) const {
-    return of.at_index(forward.key_index(b, kv_head, j));
+  auto* key_row(const V& of, const KeyHead& head, index_t j) const {
+    return of.at_index(forward.key_index(head, j));
   }
   /// Whether a score functor or softcap is applied between q . k and the softmax.
   bool has_score_derivative() const {

@@ -29,6 +29,21 @@ ATTN_COLD void refuse_beside_gather(const AttentionOptions<T>& options) {
   refuse("max_logits", static_cast<bool>(options.max_logits));
 }
 
+/// Index of the first element of the list at `start` that neither continues positions in
+/// [first, last] in order nor the -1 after them; the length of the list if there is none.
+inline index_t first_misplaced(const TensorView4<const index_t>& lists, const Shape<4>& start,
+                               index_t first, index_t last) {
+  const index_t count = lists.extent(3), stride = lists.stride(3);
+  if (count == 0) return 0;
+  const index_t* list = lists.at_index(start);
+  index_t j = 0, lowest = first;
+  for (; j < count && list[j * stride] >= lowest && list[j * stride] <= last; ++j) {
+    lowest = list[j * stride] + 1;
+  }
+  while (j < count && list[j * stride] == -1) ++j;
+  return j;
+}
+
 /// The gathered keys of a call with scores of shape (batch, num_heads, q_len, kv_len).
 template <class T>
 ATTN_ONCE_A_CALL GatheredKeys checked_gather(const AttentionOptions<T>& options,
@@ -45,18 +60,14 @@ ATTN_ONCE_A_CALL GatheredKeys checked_gather(const AttentionOptions<T>& options,
   const index_t first = options.first_key, last = first + scores[3] - 1;
   for (index_t row = 0; row < scores[0] * lists.extent(1) * blocks; ++row) {
     const index_t b = row / blocks / lists.extent(1), h = row / blocks % lists.extent(1);
-    index_t lowest = first;
-    for (index_t j = 0; j < lists.extent(3); ++j) {
-      const index_t found = lists(b, h, row % blocks, j);
-      const bool is_filler = found == -1;
-      if (!is_filler && (found < lowest || found > last)) {
-        throw_value("gather",
-                    join({"have positions in ", to_string(first), " .. ", to_string(last),
-                          " that increase along a row, then -1"}),
-                    join({to_string(found), " at ", to_string(Shape<4>{b, h, row % blocks, j})}));
-      }
-      lowest = is_filler ? last + 1 : found + 1;
-    }
+    const Shape<4> start{b, h, row % blocks, 0};
+    const index_t j = first_misplaced(lists, start, first, last);
+    if (j == lists.extent(3)) continue;
+    const Shape<4> at{b, h, row % blocks, j};
+    throw_value("gather",
+                join({"have positions in ", to_string(first), " .. ", to_string(last),
+                      " that increase along a row, then -1"}),
+                join({to_string(*lists.at_index(at)), " at ", to_string(at)}));
   }
   return {.positions = lists,
           .block = block,

@@ -1,4 +1,4 @@
-// GatheredKeys: a call whose blocks of queries each see their own list of keys.
+// KeyHead, GatheredKeys: where keys lie in a call whose blocks of queries have lists of keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,6 +7,16 @@
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// The keys of one key/value head of a batch row.
+struct KeyHead {
+  index_t b, kv_head;             ///< of k and v
+  const index_t* list = nullptr;  ///< positions of gathered keys, list_stride apart
+  index_t list_stride = 0, first_key = 0;
+
+  /// The j-th key, by its index among those given.
+  index_t key(index_t j) const { return list == nullptr ? j : list[j * list_stride] - first_key; }
+};
 
 /// Each block of queries of each key/value head becomes a batch row of its own, with one key/value
 /// head and the keys of its list: row (b * num_kv_heads + kv_head) * blocks + block. Tasks, tiles
@@ -42,14 +52,8 @@ struct GatheredKeys {
   }
   index_t head(index_t b, index_t h) const { return query_index(b, h, 0)[1]; }
 
-  /// The j-th key of the list, by its index among those given.
-  struct Key {
-    index_t b, kv_head, j;
-  };
-  __attribute__((noinline)) Key key(index_t b, index_t j) const {
-    const Row at = row(b);
-    return {at.b, at.kv_head, position(at, j) - first_key};
-  }
+  /// The list of batch row b.
+  ATTN_COLD KeyHead key_head(index_t b) const { return key_head(row(b)); }
 
   /// The part of the list that all parts of a mask except the dense ones keep for query i.
   ATTN_COLD KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, index_t b,
@@ -57,20 +61,29 @@ struct GatheredKeys {
     const Row at = row(b);
     const SequenceLengths all{.b = at.b, .q_len = q_len, .kv_len = kv_len, .first_key = first_key};
     const KeyRange seen = detail::keys_seen(mask, offset, all, at.block * block + i);
-    const index_t n = count(at), begin = find(at, 0, n, first_key + seen.begin);
-    return {begin, find(at, begin, n, first_key + seen.end)};
+    const KeyHead keys = key_head(at);
+    const index_t n = count(at), begin = find(keys, 0, n, seen.begin);
+    return {begin, find(keys, begin, n, seen.end)};
   }
 
  private:
-  index_t position(const Row& at, index_t j) const {
-    return positions(at.b, positions.extent(1) == 1 ? 0 : at.kv_head, at.block, j);
+  KeyHead key_head(const Row& at) const {
+    const index_t head = positions.extent(1) == 1 ? 0 : at.kv_head;
+    return {.b = at.b,
+            .kv_head = at.kv_head,
+            .list = positions.extent(3) == 0 ? positions.data()
+                                             : positions.at_index({at.b, head, at.block, 0}),
+            .list_stride = positions.stride(3),
+            .first_key = first_key};
   }
 
-  /// The first of the list's keys [from, end) at or after a position; `end` if there is none.
-  index_t find(const Row& at, index_t from, index_t end, index_t wanted) const {
+  /// The first of the list's keys [from, end) at or after a given key; `end` if there is none.
+  static index_t find(const KeyHead& keys, index_t from, index_t end, index_t wanted) {
+    if (from < end && keys.key(end - 1) < wanted) return end;
+    if (from < end && keys.key(from) >= wanted) return from;
     while (from < end) {
       const index_t middle = from + (end - from) / 2;
-      if (position(at, middle) < wanted) {
+      if (keys.key(middle) < wanted) {
         from = middle + 1;
       } else {
         end = middle;
@@ -81,10 +94,12 @@ struct GatheredKeys {
 
   /// Number of keys: those before the -1 that fill up the list.
   index_t count(const Row& at) const {
+    const KeyHead keys = key_head(at);
     index_t from = 0, end = positions.extent(3);
+    if (end > 0 && keys.list[(end - 1) * keys.list_stride] >= 0) return end;
     while (from < end) {
       const index_t middle = from + (end - from) / 2;
-      if (position(at, middle) < 0) {
+      if (keys.list[middle * keys.list_stride] < 0) {
         end = middle;
       } else {
         from = middle + 1;

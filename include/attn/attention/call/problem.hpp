@@ -84,8 +84,10 @@ struct AttentionProblem {
   index_t score_dim() const { return head_dim() + (options.qv ? head_dim_v() : 0); }
   bool packed() const { return static_cast<bool>(options.cu_seqlens_q); }
   bool paged() const { return static_cast<bool>(options.block_table); }
-  /// Whether keys lie anywhere in memory: in pages, gathered, or shared.
-  bool scattered() const { return paged() || gathered || shared.length > 0; }
+  /// Whether all keys that are given for a head lie one stride apart: none in pages or shared.
+  bool has_one_stride() const { return !paged() && shared.length == 0; }
+  /// Whether keys lie anywhere in memory: in pages, shared, or gathered.
+  bool scattered() const { return gathered || !has_one_stride(); }
   /// Whether only the queries of a batch row affect its scores with shared keys.
   bool scores_alike() const {
     const Mask& mask = options.mask;
@@ -183,22 +185,29 @@ struct AttentionProblem {
     return -1;
   }
 
-  /// Row of the j-th given key in k or v.
-  const void* key(const StoredView<const void>& of, index_t b, index_t kv_head, index_t j) const {
-    return of.at_index(key_index(b, kv_head, j));
+  KeyHead key_head(index_t b, index_t kv_head) const {
+    if (gathered) return gathered.key_head(b);
+    return {b, kv_head};
+  }
+  /// Row of the j-th key of a head in k or v.
+  const void* key(const StoredView<const void>& of, const KeyHead& head, index_t j) const {
+    return of.at_index(key_index(head, j));
   }
   /// Rows of keys or values [j, run_end(j, ..)).
-  StoredRows<T> keys_from(index_t b, index_t kv_head, index_t j) const {
-    return {key(k, b, kv_head, j), k.stride(2), scales_from(k_scales, b, kv_head, j)};
+  StoredRows<T> keys_from(const KeyHead& head, index_t j) const {
+    return rows_from(k, k_scales, head, j);
   }
-  StoredRows<T> values_from(index_t b, index_t kv_head, index_t j) const {
-    return {key(v, b, kv_head, j), v.stride(2), scales_from(v_scales, b, kv_head, j)};
+  StoredRows<T> values_from(const KeyHead& head, index_t j) const {
+    return rows_from(v, v_scales, head, j);
+  }
+  StoredRows<T> rows_from(const StoredView<const void>& of, const TensorView3<const T>& scales,
+                          const KeyHead& head, index_t j) const {
+    return {key(of, head, j), of.stride(2), scales_from(scales, head, j)};
   }
   /// Scales of these rows, from k_scales or v_scales; nullptr without scales.
-  const T* scales_from(const TensorView3<const T>& scales, index_t b, index_t kv_head,
-                       index_t j) const {
+  const T* scales_from(const TensorView3<const T>& scales, const KeyHead& head, index_t j) const {
     if (!scales) return nullptr;
-    const Shape<4> at = key_index(b, kv_head, j);
+    const Shape<4> at = key_index(head, j);
     return scales.at_index({at[0], at[1], at[2]});
   }
 
@@ -209,13 +218,9 @@ struct AttentionProblem {
     return paged() ? (std::min)((j / k.extent(2) + 1) * k.extent(2), end) : end;
   }
 
-  /// Index of the j-th given key in k and v.
-  Shape<4> key_index(index_t b, index_t kv_head, index_t j) const {
-    if (gathered) {
-      const GatheredKeys::Key key = gathered.key(b, j);
-      return stored_index(key.b, key.kv_head, key.j);
-    }
-    return stored_index(b, kv_head, j);
+  /// Index of the j-th key of a head in k and v.
+  Shape<4> key_index(const KeyHead& head, index_t j) const {
+    return stored_index(head.b, head.kv_head, head.key(j));
   }
 
   /// Index of query i in q and out.

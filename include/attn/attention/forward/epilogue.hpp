@@ -42,11 +42,12 @@ template <class T>
 ATTN_COLD const T* mean_of_values(const ForwardTask<T>& task, index_t kv_head) {
   const AttentionProblem<T>& problem = task.problem;
   const index_t dv = problem.head_dim_v(), b = task.block.b;
+  const KeyHead head = problem.key_head(b, kv_head);
   const KeyRange keys = problem.unpadded_keys(b);
   T *value = task.scratch.v, *mean = value + task.scratch.out_stride;
   std::fill_n(mean, dv, T{0});
   for (index_t j = keys.begin; j < keys.end; ++j) {
-    task.kernels.of_keys.widen_rows(1, dv, problem.values_from(b, kv_head, j), value, 0);
+    task.kernels.of_keys.widen_rows(1, dv, problem.values_from(head, j), value, 0);
     for (index_t x = 0; x < dv; ++x) mean[x] += value[x] / static_cast<T>(keys.end - keys.begin);
   }
   return mean;

@@ -59,10 +59,10 @@ class BackwardJvpLoop {
       for (index_t j = block.begin, x = 0; j < block.end; ++j, ++x) {
         task.gradients.add_scaled(forward.head_dim(), forward.scale,
                                   scratch().d_k + x * scratch().d_stride,
-                                  task.problem.key_row(task.problem.d_k, task.b, task.kv_head, j));
+                                  task.problem.key_row(task.problem.d_k, keys.head(), j));
         task.gradients.add_scaled(forward.head_dim_v(), T{1},
                                   scratch().d_v + x * scratch().dv_stride,
-                                  task.problem.key_row(task.problem.d_v, task.b, task.kv_head, j));
+                                  task.problem.key_row(task.problem.d_v, keys.head(), j));
       }
     }
 

@@ -102,13 +102,11 @@ class CodePath final : public TiledPath<T, Values> {
     T* to = scratch_.centered;
     for (index_t j = keys.begin; j < keys.end;) {
       const index_t end = task_.problem.run_end(j, keys.end);
-      task_.kernels.of_keys.widen_rows(
-          end - j, d, task_.problem.keys_from(task_.block.b, task_.block.kv_head, j), to,
-          score_dim);
+      task_.kernels.of_keys.widen_rows(end - j, d, task_.problem.keys_from(task_.head, j), to,
+                                       score_dim);
       if (task_.problem.options.qv) {
         task_.kernels.of_keys.widen_rows(
-            end - j, score_dim - d,
-            task_.problem.values_from(task_.block.b, task_.block.kv_head, j), to + d, score_dim);
+            end - j, score_dim - d, task_.problem.values_from(task_.head, j), to + d, score_dim);
       }
       to += (end - j) * score_dim;
       j = end;

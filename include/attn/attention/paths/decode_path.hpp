@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/call/key_rows.hpp"
 #include "attn/attention/tasks/task.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -27,13 +28,14 @@ class DecodePath final : public ScorePath<T> {
     const index_t d = problem_.head_dim(), n = tile.num_keys();
     T* scores = tile.key_scores(0);
     of_keys_.score_rows(tile.num_rows, n, d, tile.queries, tile.query_stride,
-                        point_to(problem_.k, tile), problem_.scale, scores, tile.stride);
+                        point_to(problem_.k, tile), problem_.scale, scores, tile.stride,
+                        is_gathered());
     apply_scales(problem_.k_scales, tile, scores, tile.stride);
     if (!problem_.options.qv) return;
     // scores += scale qv . v
     of_keys_.score_rows(tile.num_rows, n, problem_.head_dim_v(), tile.queries + d,
                         tile.query_stride, point_to(problem_.v, tile), problem_.scale,
-                        scratch_.products, n);
+                        scratch_.products, n, is_gathered());
     apply_scales(problem_.v_scales, tile, scratch_.products, n);
     for (index_t x = 0; x < tile.num_rows; ++x) {
       T* s = tile.key_scores(x);
@@ -52,10 +54,11 @@ class DecodePath final : public ScorePath<T> {
   /// Copies values without their scales; the scales, or 0 for masked keys, go to scratch.scales.
   ATTN_COLD void copy_kept_values(const ScoreTile<T>& tile, KeyRange keys, const T* kept) override {
     const index_t dv = problem_.head_dim_v(), stride = scratch_.out_stride;
+    const KeyHead head = problem_.key_head(tile.b, tile.kv_head);
     for (index_t j = keys.begin; j < keys.end; ++j) {
       T* to = scratch_.v + (j - tile.first_key) * stride;
       const bool is_kept = kept[j - keys.begin] != kMinusInf<T>;
-      StoredRows<T> value = problem_.values_from(tile.b, tile.kv_head, j);
+      StoredRows<T> value = problem_.values_from(head, j);
       if (value.scales != nullptr) {
         scratch_.scales[j - tile.first_key] = is_kept ? *value.scales : T{0};
         value.scales = nullptr;
@@ -77,14 +80,12 @@ class DecodePath final : public ScorePath<T> {
   }
 
  private:
+  bool is_gathered() const { return static_cast<bool>(problem_.gathered); }
+
   /// Sets scratch.pointers to the rows of the tile's keys in k or v.
   const void* const* point_to(const StoredView<const void>& of, const ScoreTile<T>& tile) const {
-    const void** to = scratch_.pointers;
-    for (index_t j = tile.keys.begin; j < tile.keys.end;) {
-      const index_t end = problem_.run_end(j, tile.keys.end);
-      const void* row = problem_.key(of, tile.b, tile.kv_head, j);
-      for (; j < end; ++j, row = rows_after(row, 1, of)) *to++ = row;
-    }
+    point_to_rows(problem_, of, problem_.key_head(tile.b, tile.kv_head), tile.keys,
+                  scratch_.pointers);
     return scratch_.pointers;
   }
 
@@ -105,12 +106,8 @@ class DecodePath final : public ScorePath<T> {
   void apply_scales(const TensorView3<const T>& scales, const ScoreTile<T>& tile, T* s,
                     index_t stride) const {
     if (!scales) return;
-    for (index_t j = tile.keys.begin; j < tile.keys.end;) {
-      const index_t end = problem_.run_end(j, tile.keys.end);
-      std::copy_n(problem_.scales_from(scales, tile.b, tile.kv_head, j), end - j,
-                  scratch_.scales + (j - tile.first_key));
-      j = end;
-    }
+    copy_scales(problem_, scales, problem_.key_head(tile.b, tile.kv_head), tile.keys,
+                scratch_.scales + tile.first_column());
     multiply_by_scales(tile, s, stride);
   }
   void multiply_by_scales(const ScoreTile<T>& tile, T* s, index_t stride) const {
@@ -122,7 +119,7 @@ class DecodePath final : public ScorePath<T> {
            const T* rescale) const {
     of_values.add_values_rows(tile.num_rows, problem_.head_dim_v(), tile.first_column(),
                               tile.num_keys(), tile.key_scores(0), tile.stride, values, tile.sums,
-                              scratch_.out_stride, rescale);
+                              scratch_.out_stride, rescale, is_gathered());
   }
 
   const AttentionProblem<T>& problem_;

@@ -4,6 +4,7 @@
 
 #include "attn/attention/paths/tile_values.hpp"
 #include "attn/attention/paths/tiled_path.hpp"
+#include "attn/attention/tasks/row_pointers.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -34,24 +35,36 @@ class ExactPath final : public TiledPath<T, TileValues<T>> {
   /// masked keys are not read; their columns are 0.
   void pack_keys(index_t first_key, KeyRange block) const override {
     const AttentionProblem<T>& problem = task_.problem;
-    const ElementKernels<T>& of_keys = task_.kernels.of_keys;
-    const index_t b = task_.block.b, kv_head = task_.block.kv_head;
-    const index_t d = problem.head_dim(), score_dim = problem.score_dim(),
-                  NR = task_.kernels.rows.panel_width;
+    T* panels = task_.scratch.k;
+    pack(problem.k, problem.k_scales, first_key, block, panels);
+    if (!problem.options.qv) return;
+    panels += problem.head_dim() * task_.kernels.rows.panel_width;
+    pack(problem.v, problem.v_scales, first_key, block, panels);
+  }
+
+  /// Packs k or v as some of the elements of each key; `panels` points to the first of them.
+  void pack(const StoredView<const void>& of, const TensorView3<const T>& scales, index_t first_key,
+            KeyRange block, T* panels) const {
+    const AttentionProblem<T>& problem = task_.problem;
+    const RowKernels<T>& kernels = task_.kernels.rows;
+    const index_t n = of.extent(3), score_dim = problem.score_dim(), NR = kernels.panel_width;
+    const bool scattered = problem.scattered();
+    const KeyRange none{block.begin, block.begin};
+    const RowPointers<T> rows(task_, of, scales, scattered ? block : none);
     const index_t first_column = (block.begin - first_key) & -NR;
-    T* panel = task_.scratch.k + first_column * score_dim;
+    T* panel = panels + first_column * score_dim;
     for (index_t j = first_key + first_column; j < block.end; j += NR, panel += NR * score_dim) {
       const KeyRange keys{(std::max)(j, block.begin), (std::min)(j + NR, block.end)};
-      if (keys.end - keys.begin < NR) std::fill_n(panel, NR * score_dim, T{0});
-      for (index_t x = keys.begin; x < keys.end;) {
-        const index_t end = problem.run_end(x, keys.end);
-        of_keys.pack_rows(end - x, j + NR - x, d, problem.keys_from(b, kv_head, x),
-                          panel + (x - j));
-        if (problem.options.qv) {
-          of_keys.pack_rows(end - x, j + NR - x, score_dim - d, problem.values_from(b, kv_head, x),
-                            panel + d * NR + (x - j));
-        }
-        x = end;
+      const index_t count = keys.end - keys.begin, room = j + NR - keys.begin;
+      T* to = panel + (keys.begin - j);
+      if (count < NR) std::fill_n(panel, NR * n, T{0});
+      if (scattered) {
+        // Copied side by side first: packing one column at a time writes whole vectors for each.
+        rows.copy(keys, task_.scratch.lines, n);
+        kernels.pack_part(count, room, n, task_.scratch.lines, n, to);
+      } else {
+        task_.kernels.of_keys.pack_rows(count, room, n,
+                                        problem.rows_from(of, scales, task_.head, keys.begin), to);
       }
     }
   }

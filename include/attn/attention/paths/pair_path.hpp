@@ -75,8 +75,7 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
       const KeyRange keys{(std::max)(j, block.begin), (std::min)(j + kPairColumns, block.end)};
       if (keys.end - keys.begin < kPairColumns) std::fill_n(panel, kPairColumns * pairs, T{0});
       for (index_t x = keys.begin; x < keys.end; ++x) {
-        const void* const from =
-            task_.problem.key(task_.problem.k, task_.block.b, task_.block.kv_head, x);
+        const void* const from = task_.problem.key(task_.problem.k, task_.head, x);
         T* const line = scratch_.lines + (x - keys.begin) * pairs;
         if (is_float_) {
           copy_row(from, false, scratch_.key);

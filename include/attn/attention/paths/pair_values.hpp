@@ -33,9 +33,8 @@ class PairValues {
         const bool is_kept = j >= keys.begin && j < keys.end &&
                              (kept == nullptr || kept[j - keys.begin] != kMinusInf<T>);
         if (is_kept) {
-          task_.kernels.of_keys.widen_rows(
-              1, dv, task_.problem.values_from(task_.block.b, task_.block.kv_head, j), both + x * n,
-              n);
+          task_.kernels.of_keys.widen_rows(1, dv, task_.problem.values_from(task_.head, j),
+                                           both + x * n, n);
         } else {
           std::fill_n(both + x * n, dv, T{0});
         }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/tasks/row_pointers.hpp"
 #include "attn/attention/tasks/task.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -19,19 +20,16 @@ class TileValues {
   /// Copies the values of `keys`, if needed, of the block that begins at first_key.
   void load(index_t first_key, KeyRange keys) const {
     if (!has_copies_) return;
-    const AttentionProblem<T>& problem = task_.problem;
-    for (index_t j = keys.begin; j < keys.end;) {
-      const index_t end = problem.run_end(j, keys.end);
-      copy(first_key, j, end);
-      j = end;
-    }
+    if (!task_.problem.scattered()) return copy(first_key, keys.begin, keys.end);
+    const RowPointers<T> rows(task_, task_.problem.v, task_.problem.v_scales, keys);
+    rows.copy(keys, copy_of(keys.begin - first_key), task_.scratch.out_stride);
   }
 
   /// tile.sums = rescale tile.sums + weights v; the weights are stored in tile.scores.
   void add(const ScoreTile<T>& tile, const T* rescale) const {
     if (has_copies_) return add_copied(tile, rescale);
     const auto& v = task_.problem.v;
-    const void* values = task_.problem.key(v, tile.b, tile.kv_head, tile.keys.begin);
+    const void* values = task_.problem.key(v, task_.head, tile.keys.begin);
     add(tile, static_cast<const T*>(values), v.stride(2), rescale);
   }
 
@@ -58,7 +56,7 @@ class TileValues {
   void copy(index_t first_key, index_t begin, index_t end) const {
     const AttentionProblem<T>& problem = task_.problem;
     task_.kernels.of_keys.widen_rows(end - begin, problem.head_dim_v(),
-                                     problem.values_from(task_.block.b, task_.block.kv_head, begin),
+                                     problem.values_from(task_.head, begin),
                                      copy_of(begin - first_key), task_.scratch.out_stride);
   }
 

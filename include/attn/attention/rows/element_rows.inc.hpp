@@ -17,6 +17,22 @@ inline void widen_rows(index_t count, index_t n, detail::StoredRows<T> rows, T* 
 }
 
 template <class T, class E>
+inline void copy_rows(index_t count, index_t readable, index_t n, const void* const* rows,
+                      const T* scales, T* to, index_t to_stride) {
+  constexpr index_t kAhead = 16;
+  for (index_t r = 0; r < count; ++r, to += to_stride) {
+    const E* ahead = static_cast<const E*>(rows[std::min(r + kAhead, readable - 1)]);
+    for (index_t j = 0; j < n; j += 64 / index_t{sizeof(E)}) __builtin_prefetch(ahead + j, 0, 3);
+    const E* from = static_cast<const E*>(rows[r]);
+    const Vec<T> factor = Vec<T>::all(scales == nullptr ? T{1} : scales[r]);
+    each_vector<T>(n, [&](index_t j, auto lanes) {
+      const Vec<T> x = load(from + j, lanes);
+      store(std::same_as<E, T> ? x : x * factor, to + j, lanes);
+    });
+  }
+}
+
+template <class T, class E>
 inline void narrow_rows(index_t count, index_t n, const T* rows, index_t stride, void* to,
                         index_t to_stride) {
   E* out = static_cast<E*>(to);
@@ -65,6 +81,7 @@ struct ElementTable {
     detail::ElementKernels<T> table{
         .pack_rows = pack_rows<T, E>,
         .widen_rows = widen_rows<T, E>,
+        .copy_rows = copy_rows<T, E>,
         .narrow_rows = nullptr,
         .score_rows = score_rows<T, E>,
         .add_values_rows = add_values_rows<T, E>,

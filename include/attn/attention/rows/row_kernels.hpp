@@ -109,6 +109,10 @@ struct ElementKernels {
   void (*pack_rows)(index_t width, index_t room, index_t k, StoredRows<T> rows, T* panel);
   /// to = rows, multiplied by their scales.
   void (*widen_rows)(index_t count, index_t n, StoredRows<T> rows, T* to, index_t to_stride);
+  /// to = rows, multiplied by their scales unless these are nullptr, through pointers to `count`
+  /// rows; prefetches later ones of the `readable` pointers.
+  void (*copy_rows)(index_t count, index_t readable, index_t n, const void* const* rows,
+                    const T* scales, T* to, index_t to_stride);
   /// to = rows, each element rounded once. Not for int8.
   void (*narrow_rows)(index_t count, index_t n, const T* rows, index_t stride, void* to,
                       index_t to_stride);
@@ -116,12 +120,12 @@ struct ElementKernels {
   /// scores[r, j] = scale q_r . k_j of the decode path for `height` (at most kMaxDecodeRows)
   /// queries and n keys, through pointers to their rows; scales of int8 keys are not applied.
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, index_t queries_stride,
-                     const void* const* keys, T scale, T* scores, index_t stride);
+                     const void* const* keys, T scale, T* scores, index_t stride, bool scattered);
   /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j of the decode path for `height`
   /// rows; scales of int8 values are not applied. `first`: index of v_0 in its block of keys.
   void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
                           index_t weights_stride, const void* const* values, T* out,
-                          index_t out_stride, const T* rescale);
+                          index_t out_stride, const T* rescale, bool scattered);
   /// s[r, j] *= factors[j]: applies the scales of n int8 keys or values. nullptr for other element
   /// types.
   void (*scale_columns)(index_t height, index_t n, const T* factors, T* s, index_t stride);

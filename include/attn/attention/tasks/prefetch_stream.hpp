@@ -51,13 +51,13 @@ class PrefetchStream {
   PrefetchStream(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
                  index_t steps, index_t products, index_t panel_bytes)
       : problem_(&problem), queries_(queries), keys_(keys), panel_(panel_bytes) {
+    if (keys.begin < keys.end) head_ = problem.key_head(queries.b, queries.kv_head);
     if (keys.begin < keys.end && !problem.scattered() && is_contiguous(problem.k) &&
         is_contiguous(problem.v)) {
       std::size_t n = 0;
       for (const auto* x : {&problem.k, &problem.v}) {
-        streams_[n++] = {
-            static_cast<const char*>(problem.key(*x, queries.b, queries.kv_head, keys.begin)),
-            (keys.end - keys.begin) * x->row_bytes()};
+        streams_[n++] = {static_cast<const char*>(problem.key(*x, head_, keys.begin)),
+                         (keys.end - keys.begin) * x->row_bytes()};
       }
       keys_.end = keys_.begin;
     }
@@ -80,7 +80,7 @@ class PrefetchStream {
       }
       if (const index_t j = keys_.begin + next_; j < keys_.end) {
         for (const auto* x : {&problem_->k, &problem_->v}) {
-          prefetch_row<0>(problem_->key(*x, queries_.b, queries_.kv_head, j), *x);
+          prefetch_row<0>(problem_->key(*x, head_, j), *x);
         }
       }
     }
@@ -112,6 +112,7 @@ class PrefetchStream {
 
   const AttentionProblem<T>* problem_ = nullptr;
   RowBlock queries_{};
+  KeyHead head_{};
   KeyRange keys_{};  ///< keys whose rows have gaps between them
   std::array<Stream, 2> streams_{};
   index_t panel_ = 0;                  ///< bytes that score_panel() prefetches

@@ -6,6 +6,7 @@
 
 #include "attn/attention/call/pair_calls.hpp"
 #include "attn/attention/tasks/code_scratch.hpp"
+#include "attn/attention/tasks/key_chunks.hpp"
 #include "attn/attention/tasks/pair_scratch.hpp"
 #include "attn/attention/tasks/plan.hpp"
 #include "attn/exec/workspace.hpp"
@@ -23,7 +24,8 @@ struct ForwardScratch {
   T* scores;              ///< of one tile
   T* products;            ///< scale qv . v of one tile, on the decode path
   T* scales;              ///< of the int8 keys or values of one block
-  const void** pointers;  ///< to the keys or values of one block, on the decode path
+  const void** pointers;  ///< to the keys or values of one block
+  T* lines;               ///< scattered keys of one panel, before they are packed
   T* q;                   ///< copied queries, in whole tiles
   T* sums;                ///< of weights times values, in whole tiles
   QueryRow<T>* rows;
@@ -40,12 +42,14 @@ struct ForwardScratch {
     const index_t height =
         plan.heads_per_task * (std::max)(plan.max_rows + tile_rows - 1, kMaxDecodeRows);
     const bool has_codes = plan.packs_keys && problem.has_codes();
-    k = layout.take<T>(plan.packs_keys && !has_codes ? block_kv * score_dim : 0);
+    const bool has_panels = plan.packs_keys && !has_codes;
+    k = layout.take<T>(has_panels ? block_kv * score_dim : 0);
     v = layout.take<T>(block_kv * out_stride);
     scores = layout.take<T>((std::max)(tile_rows, kMaxDecodeRows) * block_kv);
     products = layout.take<T>(options.qv ? kMaxDecodeRows * block_kv : 0);
     scales = layout.take<T>(problem.k_scales ? block_kv : 0);
     pointers = layout.take<const void*>(block_kv);
+    lines = layout.take<T>(has_panels && problem.scattered() ? KeyChunks::kKeys * score_dim : 0);
     q = layout.take<T>(height * score_dim);
     sums = layout.take<T>(height * out_stride);
     rows = layout.take<QueryRow<T>>(plan.heads_per_task * plan.max_rows);

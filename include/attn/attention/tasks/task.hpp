@@ -24,6 +24,7 @@ struct ForwardTask {
   const SequenceTiling& tiling;
   const ForwardScratch<T>& scratch;
   RowBlock block;
+  KeyHead head;   ///< the first key/value head of the block
   RowBlock next;  ///< the worker's next task, to prefetch its keys; no rows: none
   TaskRows<T> rows;
   QueryTiles<T> queries;
@@ -37,6 +38,7 @@ struct ForwardTask {
         tiling(sequence),
         scratch(worker_scratch),
         block(row_block),
+        head(call.key_head(row_block.b, row_block.kv_head)),
         next(next_block),
         rows(call, row_block, worker_scratch.rows, !sequence.decode),
         queries(call, call_kernels, sequence, worker_scratch, rows, row_block),

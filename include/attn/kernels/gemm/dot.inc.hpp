@@ -87,16 +87,16 @@ struct Streams {
   }
 };
 
-/// Prefetches the rows `to_prefetch` if elements have 16 or 8 bits: they are consumed faster than
-/// hardware prefetchers run ahead. Emerald Rapids, one thread, in different runs: 2.5 to 3 ms
-/// instead of 3.7 to 3.9 in int8 (attn_report sdpa_decode_int8).
+/// Prefetches the rows `to_prefetch` if they are `scattered`, which hardware prefetchers do not
+/// foresee, or if elements have 16 or 8 bits: these are consumed faster than hardware prefetchers
+/// run ahead. Emerald Rapids, one thread, in different runs: 2.5 to 3 ms instead of 3.7 to 3.9 in
+/// int8 (attn_report sdpa_decode_int8).
 template <class T, class E>
-ATTN_INLINE void prefetch_small_rows(index_t k, const E* const* to_prefetch) {
-  if constexpr (sizeof(E) < sizeof(T)) {
-    for (int s = 0; s < kStreams; ++s) {
-      for (index_t p = 0; p < k; p += 64 / index_t{sizeof(E)}) {
-        __builtin_prefetch(to_prefetch[s] + p, 0, 3);
-      }
+ATTN_INLINE void prefetch_rows(index_t k, const E* const* to_prefetch, bool scattered) {
+  if (!scattered && sizeof(E) == sizeof(T)) return;
+  for (int s = 0; s < kStreams; ++s) {
+    for (index_t p = 0; p < k; p += 64 / index_t{sizeof(E)}) {
+      __builtin_prefetch(to_prefetch[s] + p, 0, 3);
     }
   }
 }
@@ -104,13 +104,15 @@ ATTN_INLINE void prefetch_small_rows(index_t k, const E* const* to_prefetch) {
 /// score_rows() with one row of A at a time.
 template <class T, class E>
 inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
-                             const void* const* b, T scale, T* out, index_t out_stride) {
+                             const void* const* b, T scale, T* out, index_t out_stride,
+                             bool scattered) {
   const index_t length = (n + kStreams - 1) / kStreams;
-  constexpr index_t kDistance = 6 * index_t{sizeof(T)} / index_t{sizeof(E)};  // as many bytes ahead
+  // As many bytes ahead for each type.
+  const index_t distance = (scattered ? 4 : 6) * index_t{sizeof(T)} / index_t{sizeof(E)};
   Streams<E> streams;
   for (index_t x = 0; x < length; ++x) {
-    streams.go_to(x, b, n, length, kDistance);
-    prefetch_small_rows<T>(k, streams.to_prefetch);
+    streams.go_to(x, b, n, length, distance);
+    prefetch_rows<T>(k, streams.to_prefetch, scattered);
     for (index_t r = 0; r < height; ++r) {
       T sums[kStreams];
       dot_block<T, E, 1>(k, a + r * a_stride, a_stride, streams.rows, streams.to_prefetch, scale,
@@ -184,16 +186,16 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
 
 /// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B, whose elements are of type
 /// E. `a` and `out` have memory for a multiple of detail::kDecodeRowsAtOnce rows, all of which may
-/// be accessed.
+/// be accessed. `scattered`: the rows of B do not follow one another in memory.
 template <class T, class E>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
-                       const void* const* b, T scale, T* out, index_t out_stride) {
+                       const void* const* b, T scale, T* out, index_t out_stride, bool scattered) {
   if constexpr (kRowsAtOnce > 1) {
     if (height > kMaxRowsAlone) {
       return score_rows_together<T, E>(height, n, k, a, a_stride, b, scale, out, out_stride);
     }
   }
-  score_rows_alone<T, E>(height, n, k, a, a_stride, b, scale, out, out_stride);
+  score_rows_alone<T, E>(height, n, k, a, a_stride, b, scale, out, out_stride, scattered);
 }
 
 /// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C; prefetches the rows
@@ -240,7 +242,7 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_s
 template <class T, class E>
 inline void add_values_rows(index_t height, index_t columns, index_t first, index_t n, const T* a,
                             index_t a_stride, const void* const* b, T* c, index_t c_stride,
-                            const T* factor) {
+                            const T* factor, bool scattered) {
   using V = Vec<T>;
   for (index_t r = 0; r < height; ++r) {
     for (index_t x = 0; x < columns; x += V::kLanes) {
@@ -248,7 +250,8 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
     }
   }
   const bool is_alone = height <= kMaxRowsAlone;
-  const index_t distance = is_alone ? 8 * index_t{sizeof(T)} / index_t{sizeof(E)} : 8;
+  const index_t distance =
+      is_alone ? (scattered ? 5 : 8) * index_t{sizeof(T)} / index_t{sizeof(E)} : 8;
   static_assert(detail::kKeyStep % kStreams == 0);
   const index_t before = first % detail::kKeyStep;
   const index_t length = detail::round_up(before + n, detail::kKeyStep) / kStreams;
@@ -278,7 +281,7 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
       to_prefetch[s] = static_cast<const E*>(b[std::min(begin + s * length + distance, n - 1)]);
     }
     if (is_alone) {
-      prefetch_small_rows<T>(columns, to_prefetch);
+      prefetch_rows<T>(columns, to_prefetch, scattered);
       for (index_t r = 0; r < height; ++r) {
         add_block<T, E, 1, kStreams>(columns, a + r * a_stride + begin, a_stride, length, rows,
                                      to_prefetch, c + r * c_stride, c_stride);
