@@ -144,10 +144,10 @@ Group small_attention_group(const std::string& name, const char* shape, attn::Is
 
 /// `work` in MatmulPrecision::high; no work where it would run as highest.
 inline std::vector<Work> in_high_precision(Work work, std::function<std::string()> complaint) {
-  constexpr auto high = attn::MatmulPrecision::high;
+  const auto high = attn::MatmulPrecision::high;
   if (attn::precision_on(work.isa, high) != high) return {};
   work.beyond_limit = true;
-  work.run = [run = work.run](attn::Execution execution) {
+  work.run = [high, run = work.run](attn::Execution execution) {
     execution.matmul_precision = high;
     run(execution);
   };

@@ -12,6 +12,7 @@
 #include "attn/attention/mask.hpp"
 #include "attn/attention/merge_states.hpp"
 #include "attn/attention/options.hpp"
+#include "attn/attention/paths/part_products.hpp"
 #include "attn/attention/relative_bias.hpp"
 #include "attn/attention/sdpa.hpp"
 #include "attn/attention/sequence_masks.hpp"

@@ -6,6 +6,7 @@
 
 #include "attn/attention/cached_attention.hpp"
 #include "attn/attention/extend_mask.hpp"
+#include "attn/attention/paths/part_products.hpp"
 #include "attn/attention/relative_bias.hpp"
 #include "attn/layers/attention/attend_tree.hpp"
 #include "attn/layers/attention/head_projections.hpp"

@@ -25,7 +25,7 @@ using attn_test::run_library;
 using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 
-constexpr MatmulPrecision kBelowHighest[] = {MatmulPrecision::high, MatmulPrecision::medium};
+const MatmulPrecision kBelowHighest[] = {MatmulPrecision::high, MatmulPrecision::medium};
 
 /// The largest length of a row.
 double largest_row(const Array<float>& x) {

@@ -27,8 +27,8 @@ using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 using attn_test::to_array;
 
-constexpr MatmulPrecision kPrecisions[] = {MatmulPrecision::highest, MatmulPrecision::high,
-                                           MatmulPrecision::medium};
+const MatmulPrecision kPrecisions[] = {MatmulPrecision::highest, MatmulPrecision::high,
+                                       MatmulPrecision::medium};
 
 /// A product with an epilogue.
 struct PartsProduct {

@@ -13,9 +13,7 @@ template <class T>
 index_t float_parts(const AttentionProblem<T>& problem) {
   const bool are_floats = problem.q.element() == DType::F32 && problem.k.element() == DType::F32;
   if (!are_floats || problem.options.qv || problem.has_codes()) return 0;
-  const MatmulPrecision used = problem.options.execution.matmul_precision_used();
-  if (used == MatmulPrecision::highest) return 0;
-  return used == MatmulPrecision::high ? 2 : 1;
+  return problem.options.execution.matmul_precision_used().parts();
 }
 
 /// Whether q, k and v are bfloat16, or floats in parts of it, which some targets multiply in pairs.

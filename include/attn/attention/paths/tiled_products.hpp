@@ -14,16 +14,19 @@ template <class In, class T>
 ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& problem,
                                                  const RowKernels<T>& rows) {
   if constexpr (std::same_as<T, float>) {
-    const Isa isa = problem.options.execution.instruction_set();
-    if (problem.has_codes()) {
+    const Execution& execution = problem.options.execution;
+    const Isa isa = execution.instruction_set();
 #if defined(ATTN_COMPILED_LIBRARY)
-      return CodeProducts<T>::on(isa);
+    const auto codes = &CodeProducts<T>::on;
+    const auto parts = &pair_products<T>;
 #else
-      return problem.options.precision.code_products()(isa);
+    const auto codes = problem.options.precision.code_products();
+    const auto parts = execution.matmul_precision.tables().attention;
 #endif
-    }
-    if constexpr (std::same_as<In, bfloat16> || std::same_as<In, float>) {
-      if (takes_pairs(problem, isa)) return pair_products<T>(isa);
+    if (problem.has_codes()) return codes(isa);
+    if (takes_pairs(problem, isa)) {
+      if (float_parts(problem) > 0) return parts(isa);
+      if constexpr (std::same_as<In, bfloat16>) return pair_products<T>(isa);
     }
   }
   return {.tile_rows = rows.tile_rows, .make_path = make_path<ExactPath<T>, T>};

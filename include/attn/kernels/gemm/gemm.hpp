@@ -54,7 +54,7 @@ class PackedWeights {
     };
     if constexpr (std::same_as<T, float>) {
       if (precision_ != MatmulPrecision::highest) {
-        const auto& backend = detail::backend<family::PartProducts, T>(isa_);
+        const auto& backend = detail::part_products<T>(precision_, isa_);
         pack(backend.packed_size(precision_, k_, n_), backend.of(precision_).pack_weights);
         return;
       }
@@ -274,7 +274,8 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   if constexpr (std::same_as<T, float>) {
     const MatmulPrecision precision = execution.matmul_precision_used();
     if (precision != MatmulPrecision::highest) {
-      return multiply_elements(backend<family::PartProducts, T>(execution).of(precision).gemm);
+      const Isa isa = execution.instruction_set();
+      return multiply_elements(part_products<T>(precision, isa).of(precision).gemm);
     }
   }
   const auto& kernel = backend<family::Products, T, Accumulator<T>>(execution).gemm;

@@ -22,18 +22,29 @@ struct Backend<family::PartProducts, float, Acc> {
   PartKernels high, medium;
 
   const PartKernels& of(MatmulPrecision precision) const {
-    return precision == MatmulPrecision::high ? high : medium;
+    return precision.parts() == 2 ? high : medium;
   }
   /// Number of floats whose memory packed k x n weights take.
   index_t packed_size(MatmulPrecision precision, index_t k, index_t n) const {
     const index_t elements = round_up(k, k_step) * round_up(n, panel_width);
-    return precision == MatmulPrecision::high ? elements : elements / 2;
+    return elements * precision.parts() / 2;
   }
 
   static constexpr std::uint64_t kLayout = layout_hash(
       {sizeof(Backend), offsetof(Backend, k_step), offsetof(Backend, high),
        offsetof(Backend, medium), offsetof(PartKernels, pack_weights), elements_layout<float>()});
 };
+
+/// The table of `isa` for a precision below highest.
+template <class T>
+const Backend<family::PartProducts, T>& part_products([[maybe_unused]] MatmulPrecision precision,
+                                                      Isa isa) {
+#if defined(ATTN_COMPILED)
+  return backend<family::PartProducts, T>(isa);
+#else
+  return precision.tables().products(isa);
+#endif
+}
 
 }  // namespace detail
 
