@@ -92,8 +92,8 @@ inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
 ///                          ernie4_5, gemma, gemma2, gemma3_text, olmo2, olmo3, exaone4, granite,
 ///                          granitemoe, cohere, cohere2, glm, glm4, phi, phi3, stablelm,
 ///                          starcoder2, nemotron, mixtral, qwen2_moe, qwen3_moe, olmoe,
-///                          deepseek_v2, deepseek_v3, gpt_oss, lfm2, qwen3_next, gpt2, gptj,
-///                          gpt_neox, opt, bloom, mpt or falcon
+///                          deepseek_v2, deepseek_v3, gpt_oss, lfm2, qwen3_next, helium, gpt2,
+///                          gptj, gpt_neox, opt, bloom, mpt or falcon
 ///   Bert<T>                for bert, distilbert, roberta, xlm-roberta, camembert, mpnet, electra,
 ///                          albert, modernbert, nomic_bert, eurobert or a gemma3_text with
 ///                          use_bidirectional_attention, without heads; with a pooler if the file
