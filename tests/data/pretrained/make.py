@@ -224,6 +224,7 @@ def decoders_of_2024_and_later():
         config._experts_implementation = "eager"  # the others compute in float
         decoder(name, model, config, seed=45)
     decoder("ernie4_5", hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config(**SIZES, head_dim=8), seed=42)
+    decoder("olmo", hf.OlmoForCausalLM, hf.OlmoConfig(**SIZES, clip_qkv=1.0), seed=102)
     decoder("helium", hf.HeliumForCausalLM, hf.HeliumConfig(**SIZES, head_dim=4), seed=101)
 
 
