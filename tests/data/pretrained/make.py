@@ -225,6 +225,7 @@ def decoders_of_2024_and_later():
         decoder(name, model, config, seed=45)
     decoder("ernie4_5", hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config(**SIZES, head_dim=8), seed=42)
     decoder("olmo", hf.OlmoForCausalLM, hf.OlmoConfig(**SIZES, clip_qkv=1.0), seed=102)
+    decoder("jais2", hf.Jais2ForCausalLM, hf.Jais2Config(**SIZES), seed=103)
     decoder("helium", hf.HeliumForCausalLM, hf.HeliumConfig(**SIZES, head_dim=4), seed=101)
 
 
