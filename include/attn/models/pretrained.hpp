@@ -89,7 +89,7 @@ inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
 /// model.safetensors.index.json; Model is
 ///
 ///   Gpt<T>                 for llama, mistral, ministral3, qwen2, qwen3, arcee, smollm3, seed_oss,
-///                          ernie4_5, gemma, gemma2, gemma3_text, olmo, olmo2, olmo3, exaone4,
+///                          ernie4_5, cwm, gemma, gemma2, gemma3_text, olmo, olmo2, olmo3, exaone4,
 ///                          granite, granitemoe, cohere, cohere2, glm, glm4, phi, phi3, stablelm,
 ///                          starcoder2, nemotron, jais2, mixtral, qwen2_moe, qwen3_moe, olmoe,
 ///                          deepseek_v2, deepseek_v3, gpt_oss, lfm2, qwen3_next, helium, gpt2,

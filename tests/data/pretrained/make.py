@@ -226,6 +226,8 @@ def decoders_of_2024_and_later():
     decoder("ernie4_5", hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config(**SIZES, head_dim=8), seed=42)
     decoder("olmo", hf.OlmoForCausalLM, hf.OlmoConfig(**SIZES, clip_qkv=1.0), seed=102)
     decoder("jais2", hf.Jais2ForCausalLM, hf.Jais2Config(**SIZES), seed=103)
+    decoder("cwm", hf.CwmForCausalLM,
+            hf.CwmConfig(**SIZES, sliding_window=4, head_dim=8, bos_token_id=1, eos_token_id=2, rope_parameters=LLAMA3), seed=104)
     decoder("helium", hf.HeliumForCausalLM, hf.HeliumConfig(**SIZES, head_dim=4), seed=101)
 
 
