@@ -28,7 +28,8 @@ MixtureOfExpertsOptions draw_experts(Random& random) {
   if (random.chance(0.5)) o.dim_shared = random.integer(1, 9);
   o.shared_gate = o.dim_shared > 0 && random.chance(0.5);
   o.bias = random.chance(0.4);
-  if (random.chance(0.4)) o.glu_limit = 0.6, o.glu_offset = 1;
+  o.gated = random.chance(0.7);
+  if (o.gated && random.chance(0.4)) o.glu_limit = 0.6, o.glu_offset = 1;
   return o;
 }
 
@@ -56,9 +57,11 @@ std::vector<double> expert_result(const attn::FeedForward<T>& expert,
   std::vector<double> y(x.size());
   for (Index i = 0; i < dim; ++i) y[static_cast<std::size_t>(i)] = bias(expert.linear2.bias, i);
   for (Index h = 0; h < hidden; ++h) {
-    const double limit = expert.glu_limit,
-                 up = std::clamp(product(hidden + h), -limit, limit) + expert.glu_offset;
-    const double value = reference_silu((std::min)(product(h), limit)) * up;
+    double value = reference_silu((std::min)(product(h), expert.glu_limit));
+    if (expert.gated) {
+      const double limit = expert.glu_limit;
+      value *= std::clamp(product(hidden + h), -limit, limit) + expert.glu_offset;
+    }
     for (Index i = 0; i < dim; ++i) {
       y[static_cast<std::size_t>(i)] += static_cast<double>(expert.linear2.weight(i, h)) * value;
     }
@@ -238,6 +241,8 @@ TEST(MixtureOfExpertsErrors, NameTheOption) {
             "[MixtureOfExperts] dim_feedforward must be positive; found 0.");
   EXPECT_EQ(error_with({.num_experts = 4, .dim_feedforward = 3, .shared_gate = true}),
             "[MixtureOfExperts] dim_shared must be positive with shared_gate; found 0.");
+  EXPECT_EQ(error_with({.num_experts = 4, .dim_feedforward = 3, .gated = false, .glu_offset = 1}),
+            "[MixtureOfExperts] gated must be true with glu_limit or glu_offset; found false.");
   const MixtureOfExperts<float> module(4, attn::Activation::silu,
                                        {.num_experts = 2, .dim_feedforward = 3});
   const Tensor3<float> x({1, 2, 4});
