@@ -20,6 +20,7 @@
 #include "attn/layers/embedding/positions.hpp"
 #include "attn/layers/encoder.hpp"
 #include "attn/layers/encoder_layer.hpp"
+#include "attn/layers/experts/explain.hpp"
 #include "attn/layers/experts/mixture_of_experts.hpp"
 #include "attn/layers/feed_forward.hpp"
 #include "attn/layers/layer_stack.hpp"

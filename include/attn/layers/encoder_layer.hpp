@@ -39,7 +39,7 @@ struct TransformerLayerOptions {
   bool gated = false;                  ///< gated feed-forward: see FeedForwardOptions
   bool joint_gate = false;             ///< one name for gate and up: see FeedForwardOptions
   NormKind norm = NormKind::layer;     ///< layer norm or RMS norm
-  /// With num_experts > 0: gated experts instead of the feed-forward.
+  /// With num_experts > 0: experts instead of the feed-forward.
   MixtureOfExpertsOptions experts = {};
   /// Further options of attention; the layer sets embed_dim, num_heads and dropout. attention.bias
   /// has an effect only if `bias` is true.

@@ -89,11 +89,11 @@ inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
 /// model.safetensors.index.json; Model is
 ///
 ///   Gpt<T>                 for llama, mistral, ministral3, qwen2, qwen3, arcee, smollm3, seed_oss,
-///                          ernie4_5, gemma, gemma2, gemma3_text, olmo2, olmo3, exaone4, granite,
-///                          granitemoe, cohere, cohere2, glm, glm4, phi, phi3, stablelm,
-///                          starcoder2, nemotron, mixtral, qwen2_moe, qwen3_moe, olmoe,
-///                          deepseek_v2, deepseek_v3, gpt_oss, lfm2, qwen3_next, gpt2, gptj,
-///                          gpt_neox, opt, bloom, mpt or falcon
+///                          ernie4_5, cwm, gemma, gemma2, vaultgemma, gemma3_text, olmo, olmo2,
+///                          olmo3, exaone4, granite, granitemoe, cohere, cohere2, glm, glm4, phi,
+///                          phi3, stablelm, starcoder2, nemotron, jais2, mixtral, qwen2_moe,
+///                          qwen3_moe, olmoe, deepseek_v2, deepseek_v3, gpt_oss, lfm2, qwen3_next,
+///                          helium, gpt2, gptj, gpt_neox, opt, bloom, mpt or falcon
 ///   Bert<T>                for bert, distilbert, roberta, xlm-roberta, camembert, mpnet, electra,
 ///                          albert, modernbert, nomic_bert, eurobert or a gemma3_text with
 ///                          use_bidirectional_attention, without heads; with a pooler if the file

@@ -28,7 +28,7 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 
 def draw(model):
     """Sets weights so that products keep their size; norms near 1 (or 0 if 1 is added to them), biases near 0."""
-    one_is_added = model.config.model_type.startswith(("gemma", "nemotron", "qwen3_next"))
+    one_is_added = model.config.model_type.startswith(("gemma", "vaultgemma", "nemotron", "qwen3_next"))
     for name, p in model.named_parameters():
         if p.dim() == 1 and "norm" in name.lower() + (".ln_" in name) * "norm" and name.endswith("weight"):
             torch.nn.init.normal_(p, 0 if one_is_added and "linear_attn" not in name else 1, 0.2)
@@ -224,6 +224,14 @@ def decoders_of_2024_and_later():
         config._experts_implementation = "eager"  # the others compute in float
         decoder(name, model, config, seed=45)
     decoder("ernie4_5", hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config(**SIZES, head_dim=8), seed=42)
+    decoder("olmo", hf.OlmoForCausalLM, hf.OlmoConfig(**SIZES, clip_qkv=1.0), seed=102)
+    decoder("jais2", hf.Jais2ForCausalLM, hf.Jais2Config(**SIZES), seed=103)
+    decoder("cwm", hf.CwmForCausalLM,
+            hf.CwmConfig(**SIZES, sliding_window=4, head_dim=8, bos_token_id=1, eos_token_id=2, rope_parameters=LLAMA3), seed=104)
+    decoder("vaultgemma", hf.VaultGemmaForCausalLM,
+            hf.VaultGemmaConfig(**SIZES, head_dim=8, sliding_window=4, query_pre_attn_scalar=10, attn_logit_softcapping=3.0,
+                                final_logit_softcapping=5.0, attn_implementation="eager"), seed=105)
+    decoder("helium", hf.HeliumForCausalLM, hf.HeliumConfig(**SIZES, head_dim=4), seed=101)
 
 
 def published_mpt(config):

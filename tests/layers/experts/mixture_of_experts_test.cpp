@@ -1,6 +1,7 @@
 // MixtureOfExperts against loops in double, gradients against central differences, routing.
 #include <gtest/gtest.h>
 
+#include "attn/layers/experts/explain.hpp"
 #include "attn/layers/experts/mixture_of_experts_backward.hpp"
 
 #include "support/error_of.hpp"
@@ -28,7 +29,8 @@ MixtureOfExpertsOptions draw_experts(Random& random) {
   if (random.chance(0.5)) o.dim_shared = random.integer(1, 9);
   o.shared_gate = o.dim_shared > 0 && random.chance(0.5);
   o.bias = random.chance(0.4);
-  if (random.chance(0.4)) o.glu_limit = 0.6, o.glu_offset = 1;
+  o.gated = random.chance(0.7);
+  if (o.gated && random.chance(0.4)) o.glu_limit = 0.6, o.glu_offset = 1;
   return o;
 }
 
@@ -56,9 +58,11 @@ std::vector<double> expert_result(const attn::FeedForward<T>& expert,
   std::vector<double> y(x.size());
   for (Index i = 0; i < dim; ++i) y[static_cast<std::size_t>(i)] = bias(expert.linear2.bias, i);
   for (Index h = 0; h < hidden; ++h) {
-    const double limit = expert.glu_limit,
-                 up = std::clamp(product(hidden + h), -limit, limit) + expert.glu_offset;
-    const double value = reference_silu((std::min)(product(h), limit)) * up;
+    double value = reference_silu((std::min)(product(h), expert.glu_limit));
+    if (expert.gated) {
+      const double limit = expert.glu_limit;
+      value *= std::clamp(product(hidden + h), -limit, limit) + expert.glu_offset;
+    }
     for (Index i = 0; i < dim; ++i) {
       y[static_cast<std::size_t>(i)] += static_cast<double>(expert.linear2.weight(i, h)) * value;
     }
@@ -66,22 +70,25 @@ std::vector<double> expert_result(const attn::FeedForward<T>& expert,
   return y;
 }
 
-/// One token by the definition: scores, groups, the best experts one by one.
+double dot_of_row(const auto& weight, Index row, const std::vector<double>& x) {
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    sum += static_cast<double>(weight(row, static_cast<Index>(i))) * x[i];
+  }
+  return sum;
+}
+
+/// The experts of one token and their scores, by the definition: scores, groups, the best experts
+/// one by one.
 template <class T>
-std::vector<double> token_result(const MixtureOfExperts<T>& m, const std::vector<double>& x) {
+std::vector<std::pair<std::size_t, double>> token_experts(const MixtureOfExperts<T>& m,
+                                                          const std::vector<double>& x) {
   const MixtureOfExpertsOptions& o = m.options();
-  const auto dot = [&](const auto& weight, Index row) {
-    double sum = 0;
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      sum += static_cast<double>(weight(row, static_cast<Index>(i))) * x[i];
-    }
-    return sum;
-  };
   std::vector<double> scores, choice;
   double sum = 0;
   for (Index e = 0; e < o.num_experts; ++e) {
     const double bias = m.router.bias ? static_cast<double>(m.router.bias(e)) : 0;
-    scores.push_back(std::exp(dot(m.router.weight, e) + bias));
+    scores.push_back(std::exp(dot_of_row(m.router.weight, e, x) + bias));
     sum += scores.back();
   }
   for (Index e = 0; e < o.num_experts; ++e) {
@@ -108,17 +115,27 @@ std::vector<double> token_result(const MixtureOfExperts<T>& m, const std::vector
   }
   std::sort(best.begin(), best.end());
   best.resize(static_cast<std::size_t>(o.experts_per_token));
+  std::vector<std::pair<std::size_t, double>> result;
+  for (const auto& [negative, e] : best) result.emplace_back(e, scores[e]);
+  return result;
+}
+
+/// One token by the definition.
+template <class T>
+std::vector<double> token_result(const MixtureOfExperts<T>& m, const std::vector<double>& x) {
+  const MixtureOfExpertsOptions& o = m.options();
+  const auto best = token_experts(m, x);
   double total = 0;
-  for (const auto& [negative, e] : best) total += scores[e];
+  for (const auto& [e, score] : best) total += score;
   std::vector<double> y(x.size());
-  for (const auto& [negative, e] : best) {
-    const double weight = o.scale * scores[e] / (o.normalize ? total : 1);
+  for (const auto& [e, score] : best) {
+    const double weight = o.scale * score / (o.normalize ? total : 1);
     const auto result = expert_result(m.experts[e], x);
     for (std::size_t i = 0; i < x.size(); ++i) y[i] += weight * result[i];
   }
   if (o.dim_shared > 0) {
     const double gate =
-        o.shared_gate ? 1 / (1 + std::exp(-dot(m.shared_expert_gate.weight, 0))) : 1;
+        o.shared_gate ? 1 / (1 + std::exp(-dot_of_row(m.shared_expert_gate.weight, 0, x))) : 1;
     const auto result = expert_result(m.shared_expert, x);
     for (std::size_t i = 0; i < x.size(); ++i) y[i] += gate * result[i];
   }
@@ -225,6 +242,45 @@ TEST(MixtureOfExpertsBackward, AgreesWithCentralDifferences) {
   }
 }
 
+TEST(ExplainExperts, CountsTheTokensOfEachExpertAndTheWeightsThatAreRead) {
+  for (std::uint64_t n = 0; n < attn_test::draws(40); ++n) {
+    Random random(n);
+    SCOPED_TRACE(random.trace());
+    const Index dim = random.integer(1, 9);
+    const auto module = draw_module<double>(random, dim, draw_experts(random));
+    const auto x = random.tensor<double, 3>({random.integer(1, 3), random.integer(0, 6), dim});
+    const MixtureOfExpertsOptions& o = module.options();
+    const Index tokens = x.extent(0) * x.extent(1), matrices = o.gated ? 3 : 2;
+    std::vector<Index> expected(module.experts.size());
+    for (Index t = 0; t < tokens; ++t) {
+      const std::vector<double> row(x.data() + t * dim, x.data() + (t + 1) * dim);
+      for (const auto& [e, score] : token_experts(module, row)) expected[e] += 1;
+    }
+    // Rows times elements of weights; elements that are read.
+    Index products = 0, elements = 0;
+    const auto add = [&](Index rows, Index size) {
+      products += rows * size;
+      elements += rows > 0 ? size : 0;
+    };
+    for (const Index rows : expected) add(rows, matrices * dim * o.dim_feedforward);
+    add(tokens, dim * o.num_experts);
+    add(tokens, matrices * dim * o.dim_shared);
+    if (o.shared_gate) add(tokens, dim);
+
+    const attn::ExpertsExplanation e = attn::explain(module, x);
+    EXPECT_EQ(e.tokens, expected);
+    EXPECT_EQ(e.used, std::ssize(expected) - std::ranges::count(expected, 0));
+    EXPECT_EQ(e.flops, 2 * static_cast<double>(products));
+    EXPECT_EQ(e.bytes, static_cast<double>(elements * Index{sizeof(double)}));
+  }
+  const MixtureOfExperts<float> module(
+      1000, attn::Activation::silu,
+      {.num_experts = 4, .experts_per_token = 1, .dim_feedforward = 500});
+  EXPECT_EQ(attn::explain(module, Tensor3<float>({1, 2, 1000})).text(),
+            "experts    1 of 4 used, at most 2 tokens each\n"
+            "work       0.006016 GFLOP, 6.016 MB of weights\n");
+}
+
 TEST(MixtureOfExpertsErrors, NameTheOption) {
   const auto error_with = [](const MixtureOfExpertsOptions& options) {
     return error_of<attn::ValueError>(
@@ -238,6 +294,8 @@ TEST(MixtureOfExpertsErrors, NameTheOption) {
             "[MixtureOfExperts] dim_feedforward must be positive; found 0.");
   EXPECT_EQ(error_with({.num_experts = 4, .dim_feedforward = 3, .shared_gate = true}),
             "[MixtureOfExperts] dim_shared must be positive with shared_gate; found 0.");
+  EXPECT_EQ(error_with({.num_experts = 4, .dim_feedforward = 3, .gated = false, .glu_offset = 1}),
+            "[MixtureOfExperts] gated must be true with glu_limit or glu_offset; found false.");
   const MixtureOfExperts<float> module(4, attn::Activation::silu,
                                        {.num_experts = 2, .dim_feedforward = 3});
   const Tensor3<float> x({1, 2, 4});

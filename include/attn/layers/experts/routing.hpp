@@ -35,9 +35,10 @@ struct MixtureOfExpertsOptions {
   index_t groups_per_token = 1;  ///< groups of which a token's experts are chosen
   index_t dim_shared = 0;        ///< hidden features of an expert that every token uses; 0: none
   bool shared_gate = false;  ///< the shared expert's result is multiplied by sigmoid(a linear map)
+  bool gated = true;         ///< experts are gated feed-forwards: see FeedForwardOptions
   bool bias = false;         ///< of the router and of the experts' linear layers
-  double glu_limit = std::numeric_limits<double>::infinity();  ///< of experts: see GatedUnit
-  double glu_offset = 0;                                       ///< of experts: see GatedUnit
+  double glu_limit = std::numeric_limits<double>::infinity();  ///< gated: see GatedUnit
+  double glu_offset = 0;                                       ///< gated: see GatedUnit
 };
 
 namespace detail {
@@ -69,6 +70,11 @@ inline void check_experts(const MixtureOfExpertsOptions& o) {
   check(o.dim_feedforward > 0, "dim_feedforward", "be positive", o.dim_feedforward);
   check(o.dim_shared > 0 || !o.shared_gate, "dim_shared", "be positive with shared_gate",
         o.dim_shared);
+  const bool has_unit = o.glu_limit < std::numeric_limits<double>::infinity() || o.glu_offset != 0;
+  if (!o.gated && has_unit) {
+    throw ValueError(
+        message("MixtureOfExperts", "gated", "be true with glu_limit or glu_offset", "false"));
+  }
 }
 
 /// Replaces one token's logits by scores, in place.

@@ -65,7 +65,8 @@ template <class T>
 void check_activations(const ConfigFile& config) {
   if constexpr (std::same_as<T, float16>) {
     const auto type = config.get<std::string>("model_type");
-    for (const std::string_view one : {"t5", "mt5", "gemma", "gemma2", "gemma3_text"}) {
+    for (const std::string_view one :
+         {"t5", "mt5", "gemma", "gemma2", "gemma3_text", "vaultgemma"}) {
       if (type != one) continue;
       config.fail("model_type",
                   "be a model whose activations fit float16 (load this one in float or bfloat16; "

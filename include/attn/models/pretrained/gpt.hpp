@@ -11,6 +11,7 @@
 #include "attn/models/pretrained/decoders/gpt.hpp"
 #include "attn/models/pretrained/decoders/gpt_oss.hpp"
 #include "attn/models/pretrained/decoders/granite.hpp"
+#include "attn/models/pretrained/decoders/helium.hpp"
 #include "attn/models/pretrained/decoders/layer_norm_types.hpp"
 #include "attn/models/pretrained/decoders/lfm2.hpp"
 #include "attn/models/pretrained/decoders/llama.hpp"
@@ -23,9 +24,9 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 inline constexpr std::span<const DecoderType> kDecoderTypes[] = {
-    kLlamaTypes,  kGemmaTypes, kOlmoTypes,      kGraniteTypes, kCohereTypes,
-    kGlmTypes,    kPhiTypes,   kLayerNormTypes, kExpertTypes,  kGptTypes,
-    kGptOssTypes, kAlibiTypes, kDeepseekTypes,  kLfm2Types,    kQwen3NextTypes};
+    kLlamaTypes,    kGemmaTypes,     kOlmoTypes,      kGraniteTypes, kCohereTypes, kGlmTypes,
+    kPhiTypes,      kLayerNormTypes, kExpertTypes,    kGptTypes,     kGptOssTypes, kAlibiTypes,
+    kDeepseekTypes, kLfm2Types,      kQwen3NextTypes, kHeliumTypes};
 
 /// The type of a folder. Throws ValueError if the table does not contain it.
 inline const DecoderType& decoder_type_of(const ConfigFile& config) {

@@ -1,4 +1,4 @@
-// Gemma, Gemma 2 and Gemma 3 (text).
+// Gemma, Gemma 2, VaultGemma and Gemma 3 (text).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -81,6 +81,18 @@ inline GptOptions gemma2_options(const ConfigFile& config, const PretrainedOptio
   return options;
 }
 
+/// Gemma 2 without norms behind attention and feed-forward.
+inline GptOptions vaultgemma_options(const ConfigFile& config, const PretrainedOptions& given) {
+  GptOptions options = gemma2_options(config, given);
+  options.layer.norm_behind = false;
+  return options;
+}
+inline LoadOptions vaultgemma_names(const std::string& prefix, const ConfigFile&) {
+  LoadOptions names = llama_names_but(prefix, {{".norm2.", ".pre_feedforward_layernorm."}});
+  names.add_one = gemma2_names(prefix).add_one;
+  return names;
+}
+
 /// Every sliding_window_pattern-th layer sees all keys; the others have a rotary base of their own.
 inline GptOptions gemma3_base_options(const ConfigFile& config, const PretrainedOptions& given) {
   GptOptions options = gemma2_base_options(config, given);
@@ -108,6 +120,7 @@ inline constexpr DecoderType kGemmaTypes[] = {
     {.model_type = "gemma2",
      .options = gemma2_options,
      .names = [](const std::string& prefix, const ConfigFile&) { return gemma2_names(prefix); }},
+    {.model_type = "vaultgemma", .options = vaultgemma_options, .names = vaultgemma_names},
     {.model_type = "gemma3_text",
      .options = gemma3_options,
      .names = [](const std::string& prefix, const ConfigFile&) { return gemma2_names(prefix); }}};

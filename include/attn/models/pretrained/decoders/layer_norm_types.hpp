@@ -1,4 +1,4 @@
-// Types with layer norms instead of RMS norms: StableLM, StarCoder2, Nemotron.
+// Types with layer norms instead of RMS norms: StableLM, StarCoder2, Nemotron, Jais 2.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -67,10 +67,23 @@ inline GptOptions nemotron_options(const ConfigFile& config, const PretrainedOpt
   return options;
 }
 
+inline GptOptions jais2_options(const ConfigFile& config, const PretrainedOptions& given) {
+  GptOptions options = llama_style_options(
+      config, given,
+      {.norm_eps = "layer_norm_eps", .default_norm_eps = 1e-5, .activation_default = "relu2"});
+  set_layer_norm(options, true);
+  options.layer.gated = false;
+  options.layer.bias = config.get<bool>("mlp_bias", true);
+  const bool bias = config.get<bool>("attention_bias", true);
+  set_attention_bias(options, bias, bias);
+  return options;
+}
+
 inline constexpr DecoderType kLayerNormTypes[] = {
     {.model_type = "stablelm", .options = stablelm_options},
     {.model_type = "starcoder2", .options = starcoder2_options, .names = starcoder2_names},
-    {.model_type = "nemotron", .options = nemotron_options, .names = nemotron_names}};
+    {.model_type = "nemotron", .options = nemotron_options, .names = nemotron_names},
+    {.model_type = "jais2", .options = jais2_options, .names = up_down_names}};
 
 }  // namespace detail
 

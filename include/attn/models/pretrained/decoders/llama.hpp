@@ -1,4 +1,4 @@
-// Llama and types that differ in few options: Mistral, Qwen, Arcee, SmolLM3, Seed-OSS, Ernie.
+// Llama and types that differ in few options: Mistral, Qwen, Arcee, SmolLM3, Seed-OSS, Ernie, CWM.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -118,6 +118,20 @@ inline GptOptions ernie_options(const ConfigFile& config, const PretrainedOption
   return options;
 }
 
+/// Every fourth layer, from the first on, sees all keys.
+inline GptOptions cwm_options(const ConfigFile& config, const PretrainedOptions& given) {
+  // Without these keys transformers scales as llama3, with windows of 8192.
+  if (!config.has("rope_parameters") && !config.has("rope_scaling")) {
+    config.fail("rope_parameters", "be given", "none");
+  }
+  GptOptions options = llama_style_options(
+      config, given, {.default_norm_eps = 1e-5, .head_dim = 128, .rotary = {.theta = 1000000}});
+  options.layer.bias = config.get<bool>("mlp_bias", false);
+  options.windows = windows_of_size(config, options.num_layers, config.count("sliding_window") - 1,
+                                    [](index_t n) { return n % 4 != 0; });
+  return options;
+}
+
 inline constexpr DecoderType kLlamaTypes[] = {
     {.model_type = "llama", .options = llama_options},
     {.model_type = "mistral", .options = mistral_options},
@@ -127,7 +141,8 @@ inline constexpr DecoderType kLlamaTypes[] = {
     {.model_type = "arcee", .options = arcee_options, .names = up_down_names},
     {.model_type = "smollm3", .options = smollm3_options},
     {.model_type = "seed_oss", .options = seed_oss_options},
-    {.model_type = "ernie4_5", .options = ernie_options}};
+    {.model_type = "ernie4_5", .options = ernie_options},
+    {.model_type = "cwm", .options = cwm_options}};
 
 }  // namespace detail
 

@@ -1,4 +1,4 @@
-// OLMo 2, OLMo 3 and EXAONE 4, which normalise the outputs of attention and feed-forward.
+// OLMo 1 to 3 and EXAONE 4; all but OLMo 1 normalise the outputs of attention and feed-forward.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,25 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Layer norms without parameters: those of the module stay 1.
 inline LoadOptions olmo_names(const std::string& prefix, const ConfigFile&) {
+  LoadOptions names = llama_names(prefix);
+  names.optional = {".input_layernorm.weight", ".post_attention_layernorm.weight",
+                    prefix + "norm.weight"};
+  return names;
+}
+
+inline GptOptions olmo_options(const ConfigFile& config, const PretrainedOptions& given) {
+  GptOptions options = llama_style_options(config, given);
+  set_layer_norm(options, false);
+  options.layer.layer_norm_eps = 1e-5;
+  const bool bias = config.get<bool>("attention_bias", false);
+  set_attention_bias(options, bias, bias);
+  set_clip_qkv(options, config);
+  return options;
+}
+
+inline LoadOptions olmo2_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_but(prefix, {{".norm1_behind.", ".post_attention_layernorm."},
                                   {".norm2_behind.", ".post_feedforward_layernorm."}});
 }
@@ -64,9 +82,10 @@ inline GptOptions exaone4_options(const ConfigFile& config, const PretrainedOpti
 }
 
 inline constexpr DecoderType kOlmoTypes[] = {
-    {.model_type = "olmo2", .options = olmo2_options, .names = olmo_names},
-    {.model_type = "olmo3", .options = olmo3_options, .names = olmo_names},
-    {.model_type = "exaone4", .options = exaone4_options, .names = olmo_names}};
+    {.model_type = "olmo", .options = olmo_options, .names = olmo_names},
+    {.model_type = "olmo2", .options = olmo2_options, .names = olmo2_names},
+    {.model_type = "olmo3", .options = olmo3_options, .names = olmo2_names},
+    {.model_type = "exaone4", .options = exaone4_options, .names = olmo2_names}};
 
 }  // namespace detail
 
