@@ -21,12 +21,12 @@ inline std::uint64_t test_seed() {
 }
 
 /// The number of draws of a long test: the environment variable ATTN_TEST_DRAWS, or `all`; a quarter
-/// without optimization, as in the presets of clang and the sanitizers, where a draw takes several
-/// times as long.
+/// without optimization and with assertions, as in the presets of the sanitizers, where a draw takes
+/// several times as long.
 inline std::uint64_t draws(std::uint64_t all) {
   const char* text = std::getenv("ATTN_TEST_DRAWS");
   if (text != nullptr && *text != '\0') return std::strtoull(text, nullptr, 10);
-#if defined(__OPTIMIZE__)
+#if defined(__OPTIMIZE__) && defined(NDEBUG)
   return all;
 #else
   return (all + 3) / 4;
