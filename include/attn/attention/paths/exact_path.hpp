@@ -48,9 +48,8 @@ class ExactPath final : public TiledPath<T, TileValues<T>> {
     const AttentionProblem<T>& problem = task_.problem;
     const RowKernels<T>& kernels = task_.kernels.rows;
     const index_t n = of.extent(3), score_dim = problem.score_dim(), NR = kernels.panel_width;
-    const bool scattered = problem.scattered();
     const KeyRange none{block.begin, block.begin};
-    const RowPointers<T> rows(task_, of, scales, scattered ? block : none);
+    const RowPointers<T> rows(task_, of, scales, problem.scattered() ? block : none);
     const index_t first_column = (block.begin - first_key) & -NR;
     T* panel = panels + first_column * score_dim;
     for (index_t j = first_key + first_column; j < block.end; j += NR, panel += NR * score_dim) {
@@ -58,7 +57,7 @@ class ExactPath final : public TiledPath<T, TileValues<T>> {
       const index_t count = keys.end - keys.begin, room = j + NR - keys.begin;
       T* to = panel + (keys.begin - j);
       if (count < NR) std::fill_n(panel, NR * n, T{0});
-      if (scattered) {
+      if (problem.run_end(keys.begin, keys.end) < keys.end) {
         // Copied side by side first: packing one column at a time writes whole vectors for each.
         rows.copy(keys, task_.scratch.lines, n);
         kernels.pack_part(count, room, n, task_.scratch.lines, n, to);

@@ -87,13 +87,12 @@ struct Streams {
   }
 };
 
-/// Prefetches the rows `to_prefetch` if they are `scattered`, which hardware prefetchers do not
-/// foresee, or if elements have 16 or 8 bits: these are consumed faster than hardware prefetchers
-/// run ahead. Emerald Rapids, one thread, in different runs: 2.5 to 3 ms instead of 3.7 to 3.9 in
-/// int8 (attn_report sdpa_decode_int8).
-template <class T, class E>
-ATTN_INLINE void prefetch_rows(index_t k, const E* const* to_prefetch, bool scattered) {
-  if (!scattered && sizeof(E) == sizeof(T)) return;
+/// Prefetches the rows `to_prefetch`: scattered rows, which hardware prefetchers do not foresee, or
+/// elements of 16 or 8 bits, which are consumed faster than hardware prefetchers run ahead. Emerald
+/// Rapids, one thread, in different runs: 2.5 to 3 ms instead of 3.7 to 3.9 in int8 (attn_report
+/// sdpa_decode_int8).
+template <class E>
+ATTN_INLINE void prefetch_rows(index_t k, const E* const* to_prefetch) {
   for (int s = 0; s < kStreams; ++s) {
     for (index_t p = 0; p < k; p += 64 / index_t{sizeof(E)}) {
       __builtin_prefetch(to_prefetch[s] + p, 0, 3);
@@ -112,7 +111,7 @@ inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, i
   Streams<E> streams;
   for (index_t x = 0; x < length; ++x) {
     streams.go_to(x, b, n, length, distance);
-    prefetch_rows<T>(k, streams.to_prefetch, scattered);
+    if (scattered || sizeof(E) < sizeof(T)) prefetch_rows(k, streams.to_prefetch);
     for (index_t r = 0; r < height; ++r) {
       T sums[kStreams];
       dot_block<T, E, 1>(k, a + r * a_stride, a_stride, streams.rows, streams.to_prefetch, scale,
@@ -281,7 +280,7 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
       to_prefetch[s] = static_cast<const E*>(b[std::min(begin + s * length + distance, n - 1)]);
     }
     if (is_alone) {
-      prefetch_rows<T>(columns, to_prefetch, scattered);
+      if (scattered || sizeof(E) < sizeof(T)) prefetch_rows(columns, to_prefetch);
       for (index_t r = 0; r < height; ++r) {
         add_block<T, E, 1, kStreams>(columns, a + r * a_stride + begin, a_stride, length, rows,
                                      to_prefetch, c + r * c_stride, c_stride);
