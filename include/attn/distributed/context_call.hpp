@@ -94,7 +94,7 @@ AgreedFields context_fields(const ContextLayout& layout, const StoredView<const 
   const std::vector<index_t> functors{static_cast<index_t>(typeid(Functors).hash_code())...};
   fields.add("the types of functors", TensorView1<const index_t>(functors));
   fields.add("the instruction set", static_cast<index_t>(options.execution.instruction_set()));
-  fields.add("matmul_precision", static_cast<index_t>(options.execution.matmul_precision_used()));
+  fields.add("matmul_precision", index_t{options.execution.matmul_precision_used().parts()});
   fields.add("the size of the second-level cache", index_t{has_large_second_level_cache()});
   return fields;
 }

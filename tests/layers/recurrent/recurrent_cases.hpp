@@ -54,19 +54,19 @@ void expect_gradients(Random& random, std::string_view name, Module& module,
   Saved saved, other;
   attn::Tensor3<double> out(x.shape()), d_x(x.shape());
   const auto loss = [&] {
-    attn::forward(module, x, out, other);
+    forward(module, x, out, other);
     return weighted_sum(d.elements(), out.elements());
   };
   auto gradients = attn::gradients_of(module);
-  attn::forward(module, x, out, saved, residual);
+  forward(module, x, out, saved, residual);
   auto expected = reference(module, x);
   for (Index i = 0; i < x.size(); ++i) expected.data()[i] += residual.data()[i];
   expect_within(tolerance, out, expected);
   attn::Tensor3<double> wrong({x.extent(0), x.extent(1) + 1, x.extent(2)});
-  EXPECT_TRUE(contains(error_of<attn::ShapeError>(
-                           [&] { attn::backward(module, d, saved, wrong, gradients, residual); }),
-                       "[" + std::string(name) + "] d_x"));
-  attn::backward(module, d, saved, d_x, gradients, residual);
+  EXPECT_TRUE(contains(
+      error_of<attn::ShapeError>([&] { backward(module, d, saved, wrong, gradients, residual); }),
+      "[" + std::string(name) + "] d_x"));
+  backward(module, d, saved, d_x, gradients, residual);
   for (Index i = 0; i < x.size(); ++i) d_x.data()[i] -= residual.data()[i];
   expect_gradient("x", random, x.elements(), d_x.elements(), loss, gradient_tolerance);
   expect_module_gradients(random, module, gradients, loss, gradient_tolerance);
