@@ -346,6 +346,13 @@ TEST(TopKKeys, ChoosesTheLargest) {
   const Tensor4<float> nan({1, 1, 1, 2}, {0, std::nanf("")});
   EXPECT_EQ(error_of<ValueError>([&] { top_k_keys(nan, 1); }),
             "[top_k_keys] every score must be a number; found nan for key 1.");
+  EXPECT_EQ(error_of<ValueError>([&] { top_k_keys(scores, 1, -1); }),
+            "[top_k_keys] first_key must lie in 0 .. 2^60; found -1.");
+  const Tensor4<int> integers({1, 1, 1, 4}, {-3, -1, std::numeric_limits<int>::min(), -2});
+  EXPECT_EQ(to_array(top_k_keys(integers, 2)).data, (std::vector<index_t>{1, 3}));
+  EXPECT_EQ(to_array(top_k_keys(integers, 4)).data, (std::vector<index_t>{0, 1, 2, 3}));
+  const Tensor4<bfloat16> halves({1, 1, 1, 3}, {bfloat16(-2.0f), bfloat16(-inf), bfloat16(-1.0f)});
+  EXPECT_EQ(to_array(top_k_keys(halves, 3)).data, (std::vector<index_t>{0, 2, -1}));
 }
 
 }  // namespace

@@ -187,6 +187,9 @@ TEST(GuidedSession, ErrorsNameTheArgument) {
   EXPECT_TRUE(contains(error(other, {.plausibility = 1.5}), "plausibility must lie in [0, 1]"));
   const Tensor2<index_t> prompts({1, 4});
   EXPECT_TRUE(contains(shape_error(other, {.other_prompts = prompts}), "other_prompts"));
+  const Tensor2<index_t> empty({2, 0});
+  EXPECT_TRUE(contains(error(other, {.other_prompts = empty}), "length of other_prompts must lie"));
+  EXPECT_EQ(error(session, {}), "[GuidedSession] other must be another session; found the same.");
 }
 
 }  // namespace

@@ -154,6 +154,15 @@ TEST(Sampling, KeepsWhatTransformersKeeps) {
   }
 }
 
+/// The share of the last token rounds to 0, whose logarithm is infinite.
+TEST(Sampling, TypicalTakesSharesThatUnderflow) {
+  const double likeliest = std::log(4.0);
+  const Tensor1<double> logits({8}, {likeliest, 0, 0, 0, 0, 0, 0, likeliest - 744.4});
+  // Probabilities 0.4 and six times 0.1: the entropy 1.75 is nearer to -log(0.1) than to -log(0.4).
+  const auto count = counts({.typical_p = 0.55}, logits, 500);
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(count[i] > 0, i >= 1 && i <= 6) << i;
+}
+
 TEST(Sampling, XtcRemovesAllButTheLastOfTheTopChoices) {
   // Probabilities 0.5, 0.25, 0.15, 0.1 at temperature 1; the limits ignore the temperature.
   Tensor1<double> logits({4}, {std::log(0.15), std::log(0.5), std::log(0.1), std::log(0.25)});
@@ -237,6 +246,11 @@ TEST(SamplingLogits, ErrorsOfTheNewOptions) {
   EXPECT_TRUE(contains(error({.dry_base = 0.5}), "dry_base must be finite and at least 1"));
   EXPECT_TRUE(contains(error({.dry_allowed_length = 0}), "dry_allowed_length must be at least 1"));
   EXPECT_TRUE(contains(error({.no_repeat_ngram = -1}), "no_repeat_ngram must be at least 0"));
+  // Added to a logit of -inf, +inf would give a NaN.
+  EXPECT_EQ(error({.bias = {{1, kInf}}}),
+            "[adjust_logits] bias must be a number below +inf; found inf.");
+  EXPECT_TRUE(
+      contains(error({.bias = {{1, kNaN}}}), "bias must be a number below +inf; found nan"));
 }
 
 TEST(Sampling, OneCandidateIsTheLikeliest) {

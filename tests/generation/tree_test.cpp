@@ -1,6 +1,7 @@
 // Trees of drafts: every token of a tree, and what follows a kept path, has the bits of plain
 // decoding.
 #include <cstring>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -417,6 +418,8 @@ TEST(TreeDraft, PromptLookupJoinsContinuations) {
     return result;
   };
   EXPECT_EQ(PromptLookup(3, 1)(ids, 2), (Ids{4, 9}));
+  constexpr index_t kAny = std::numeric_limits<index_t>::max();
+  EXPECT_EQ(PromptLookup(3, 1)(ids, kAny), (Ids{4, 9, 2, 3, 5, 1, 2, 3}));
   EXPECT_EQ(PromptLookup(3, 2)(ids, 2), tree({4, 9, 5, 1}, {-1, 0, -1, 2}));
   EXPECT_EQ(PromptLookup(2, 5)(ids, 2), tree({5, 1, 4, 9}, {-1, 0, -1, 2}));
   // Equal beginnings are joined; a continuation that adds nothing does not count.

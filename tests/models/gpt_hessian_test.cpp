@@ -144,6 +144,20 @@ TEST(GptHessian, ChecksShapesBeforeItWrites) {
   }
 }
 
+TEST(GptHessian, RefusesAResultThatItReads) {
+  Random random(4);
+  Case of(random);
+  of.options.num_layers = 1;
+  attn::Gpt<double> model(of.options), vector = attn::gradients_of(model);
+  for (attn::Gpt<double>* result : {&model, &vector}) {
+    const attn::Tensor1<double> before = joined_parameters(*result);
+    EXPECT_EQ(error_of<attn::ValueError>([&] { add_product(model, of, vector, *result, {}); }),
+              "[InputEmbedding] result must be another module than the model and the vector; found "
+              "the same.");
+    EXPECT_TRUE(std::ranges::equal(joined_parameters(*result).elements(), before.elements()));
+  }
+}
+
 TEST(GptHessian, SameBitsOnAnyThreads) {
   Random random(1);
   Case of(random);

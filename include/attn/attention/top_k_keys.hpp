@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "attn/core/tensor.hpp"
@@ -23,7 +24,10 @@ void choose_keys(const TensorView<const T, 1>& scores, index_t first_key, index_
       throw ValueError(message("top_k_keys", "every score", "be a number",
                                join({"nan for key ", to_string(j)})));
     }
-    if (score > -std::numeric_limits<T>::infinity()) order.push_back(j);
+    // Integers have no infinity.
+    if (!std::numeric_limits<T>::has_infinity || score > -std::numeric_limits<T>::infinity()) {
+      order.push_back(j);
+    }
   }
   const auto count = (std::min)(static_cast<std::size_t>(k), order.size());
   const auto end = order.begin() + static_cast<std::ptrdiff_t>(count);
@@ -41,7 +45,7 @@ void choose_keys(const TensorView<const T, 1>& scores, index_t first_key, index_
 /// scores (batch, num_kv_heads or 1, blocks of queries, kv_len), result (batch, num_kv_heads or 1,
 /// blocks, k), increasing along each row. Scores of -inf are never chosen; -1 pads rows with fewer
 /// than k keys. first_key: the position of the first key, as in AttentionOptions. Throws ValueError
-/// for a NaN and unless k is 0 to kv_len.
+/// for a NaN, a first_key outside 0 .. 2^60, and unless k is 0 to kv_len.
 template <TensorLike X>
 Tensor4<index_t> top_k_keys(const X& scores, index_t k, index_t first_key = 0,
                             const Execution& execution = {}) {
@@ -52,6 +56,9 @@ Tensor4<index_t> top_k_keys(const X& scores, index_t k, index_t first_key = 0,
   if (k < 0 || k > kv_len) {
     throw ValueError(message("top_k_keys", "k",
                              detail::join({"be 0 to kv_len, ", to_string(kv_len)}), to_string(k)));
+  }
+  if (first_key < 0 || first_key > index_t{1} << 60) {
+    throw ValueError(message("top_k_keys", "first_key", "lie in 0 .. 2^60", to_string(first_key)));
   }
   Tensor4<index_t> keys({batch, heads, blocks, k});
   detail::for_rows(execution.threads(), batch * heads * blocks, kv_len, [&](index_t row) {

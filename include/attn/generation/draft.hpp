@@ -43,7 +43,7 @@ class PromptLookup {
     const auto add_after = [&](index_t end) {
       const index_t before = tree.size();
       index_t parent = -1;
-      for (index_t i = end + 1; i <= (std::min)(length, end + max_tokens); ++i)
+      for (index_t i = end + 1; i <= end + (std::min)(length - end, max_tokens); ++i)
         parent = tree.add(parent, at(ids, i));
       if (tree.size() > before) --left;
     };

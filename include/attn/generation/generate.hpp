@@ -26,10 +26,11 @@ concept CachedDecoder =
     };
 
 struct GenerationOptions {
-  index_t max_new_tokens = 0;                    ///< per row, at least 1
-  index_t min_new_tokens = 0;                    ///< per row, before a stop token may come
-  std::vector<index_t> stop_tokens = {};         ///< each ends a row and is its last token
-  std::vector<index_t> forced_tokens = {};       ///< the first new tokens of each row
+  index_t max_new_tokens = 0;             ///< per row, at least 1
+  index_t min_new_tokens = 0;             ///< per row, before a stop token may come
+  std::vector<index_t> stop_tokens = {};  ///< each ends a row and is its last token
+  /// The first new tokens of each row; a stop token among them ends it, also before min_new_tokens.
+  std::vector<index_t> forced_tokens = {};
   std::optional<SamplingOptions> sampling = {};  ///< greedy if not given
   LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
   /// Called with the logits of each row's next token, unless it is forced, and with the row's

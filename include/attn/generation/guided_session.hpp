@@ -15,8 +15,8 @@ struct GuidanceOptions {
   /// Masks out tokens whose probability in the session is below this share of the largest one, in
   /// [0, 1]; 0: none
   double plausibility = 0;
-  /// The prompts (batch, n) of the other session, which replace the tokens of the first step() and
-  /// must stay valid until then. Not given: both sessions get the same prompts.
+  /// The prompts (batch, n), not empty, of the other session, which replace the tokens of the first
+  /// step() and must stay valid until then. Not given: both sessions get the same prompts.
   TensorView2<const index_t> other_prompts = {};
 };
 
@@ -30,10 +30,10 @@ struct GuidanceOptions {
 /// else may step meanwhile. The prompts of generate() must have one length if other_prompts are
 /// given.
 ///
-/// Throws ValueError for an option out of range, ShapeError if the sessions differ in batch or
-/// vocabulary. Sources: Sanchez et al., "Stay on topic with classifier-free guidance" (2023); Li et
-/// al., "Contrastive decoding" (2023); O'Brien and Lewis, "Contrastive decoding improves reasoning"
-/// (2023).
+/// Throws ValueError for an option out of range and for one session given twice, ShapeError if the
+/// sessions differ in batch or vocabulary. Sources: Sanchez et al., "Stay on topic with
+/// classifier-free guidance" (2023); Li et al., "Contrastive decoding" (2023); O'Brien and Lewis,
+/// "Contrastive decoding improves reasoning" (2023).
 template <CachedDecoder Session, CachedDecoder Other = Session>
 class GuidedSession {
  public:
@@ -55,10 +55,17 @@ class GuidedSession {
           options.scale);
     check(options.plausibility >= 0 && options.plausibility <= 1, "plausibility", "lie in [0, 1]",
           options.plausibility);
-    if (options.other_prompts) {
-      check_shape("GuidedSession", "other_prompts", "(batch, n)",
-                  Shape<2>{batch(), options.other_prompts.extent(1)},
+    if constexpr (std::is_same_v<Session, Other>) {
+      if (&session == &other) {
+        throw ValueError(message("GuidedSession", "other", "be another session", "the same"));
+      }
+    }
+    // An empty tensor has no elements to point to, but its rows.
+    if (options.other_prompts || options.other_prompts.extent(0) > 0) {
+      const index_t length = options.other_prompts.extent(1);
+      check_shape("GuidedSession", "other_prompts", "(batch, n)", Shape<2>{batch(), length},
                   options.other_prompts.shape());
+      detail::check_generation("GuidedSession", "the length of other_prompts", length, 1);
     }
   }
 

@@ -99,7 +99,8 @@ void adjust_logits(TensorView1<T> logits, std::span<const index_t> ids,
   }
   for (const auto& [id, gain] : options.bias) {
     check_id(id);
-    check(!std::isnan(gain), "bias", "be a number", "NaN");
+    check(gain < std::numeric_limits<float>::infinity(), "bias", "be a number below +inf",
+          to_string(static_cast<double>(gain)));
   }
   for (const auto& [id, count] : counts) {
     double logit = static_cast<double>(logits(id));

@@ -209,7 +209,8 @@ class Sampler {
     const double total = sum();
     double entropy = 0;
     for (const Candidate& c : candidates_) {
-      entropy -= c.weight / total * std::log(c.weight / total);
+      const double share = c.weight / total;
+      if (share > 0) entropy -= share * std::log(share);  // a tiny weight may round to 0
     }
     const auto distance = [&](const Candidate& c) {
       return std::abs(-std::log(c.weight / total) - entropy);

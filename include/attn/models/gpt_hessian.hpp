@@ -10,8 +10,9 @@ ATTN_NAMESPACE_BEGIN
 
 /// Adds H vector to `result`, where H is the Hessian of the loss of Gpt for ids (batch, seq) with
 /// respect to the parameters. vector and result are models with the same options;
-/// gradients_of(model) makes one that is zero. For a tied table the embedding's entry of the vector
-/// counts. Returns the loss and its tangent along the vector, which loss() returns.
+/// gradients_of(model) makes one that is zero. vector may be the model, result neither. For a tied
+/// table the embedding's entry of the vector counts. Returns the loss and its tangent along the
+/// vector, which loss() returns.
 ///
 /// loss(logits, d_logits) takes the logits (batch, seq, vocab_size) and their tangent, a DualView
 /// of const T; it writes the gradient of the loss and the tangent of this gradient to d_logits, a

@@ -23,12 +23,16 @@ Traced<T> trace(HessianTape<T>& tape, const FeedForward<T>& layer,
 
 namespace detail {
 
-/// check_tangents() of both modules.
+/// check_tangents() of both modules; throws ValueError if the result is one of the others.
 template <class Module>
 void check_products(std::string_view function, const Module& module, const Module& vector,
                     const Module& result) {
   check_tangents(function, "vector", module, vector);
   check_tangents(function, "result", module, result);
+  if (&result == &module || &result == &vector) {
+    throw ValueError(
+        message(function, "result", "be another module than the model and the vector", "the same"));
+  }
 }
 
 /// Norms of an attention or feed-forward, for `result`.
@@ -121,7 +125,8 @@ Traced<T> trace(HessianTape<T>& tape, const Encoder<T>& stack,
 }
 
 /// Adds H vector to `result`, where H is the Hessian of the loss of Encoder at x (batch, seq,
-/// d_model) with respect to the parameters. vector and result are modules with the same options.
+/// d_model) with respect to the parameters. vector and result are modules with the same options;
+/// vector may be the stack, result neither.
 /// Returns the loss and its tangent along the vector, which loss() returns.
 ///
 /// loss(out, d_out) takes the output and its tangent, a DualView<const T>; it writes the gradient
