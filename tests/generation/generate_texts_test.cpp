@@ -196,7 +196,7 @@ TEST(GenerateTexts, TakesOnlySessionsThatFitTogether) {
     GptSession<float>* const both[] = {&a, second};
     EXPECT_EQ(error_of<ValueError>([&] { GptSession<float>::step_together(both, tokens, logits); }),
               "[GptSession::step_together] sessions must be of one model, of one row, and have the "
-              "same options; found others.");
+              "same options, instruction set and matmul_precision; found others.");
   }
   const Tensor4<index_t> gather({1, 1, 1, 1});
   const Tensor1<index_t> lengths({1}, {1});

@@ -125,9 +125,12 @@ void attend_some_heads(index_t all_heads, const TensorView4<const T>& q,
                        const TensorView4<T>& out, const AttentionOptions<Accumulator<T>>& options,
                        const Functors&... functors) {
   using Acc = Accumulator<T>;
-  AttentionProblem<Acc> problem = make_problem_with<Acc>(q, k, v, out, options, functors...);
-  problem.tiled_heads_per_kv_head = all_heads;
-  backend<family::Attention, T, Acc>(options.execution).forward(problem, options.execution);
+  assert_call_types<Tensor4<T>, Tensor4<T>, Tensor4<T>, Tensor4<T>&, Functors...>();
+  if constexpr (CallTypes<Tensor4<T>, Tensor4<T>, Tensor4<T>, Tensor4<T>&, Functors...>::is_good) {
+    AttentionProblem<Acc> problem = make_problem_with<Acc>(q, k, v, out, options, functors...);
+    problem.tiled_heads_per_kv_head = all_heads;
+    backend<family::Attention, T, Acc>(options.execution).forward(problem, options.execution);
+  }
 }
 
 /// Attends to all keys and values that a cache holds.
@@ -135,13 +138,16 @@ template <class T, class... Functors>
 void attend_some_heads(index_t all_heads, const TensorView4<const T>& q, const KvCache<T>& cache,
                        const TensorView4<T>& out, const AttentionOptions<Accumulator<T>>& options,
                        const Functors&... functors) {
-  with_cache<T>(
-      q, cache, out, options,
-      [&](const auto& backend, auto& problem) {
-        problem.tiled_heads_per_kv_head = all_heads;
-        backend.forward(problem, options.execution);
-      },
-      functors...);
+  assert_call_types<Tensor4<T>, Tensor4<T>, Tensor4<T>, Tensor4<T>&, Functors...>();
+  if constexpr (CallTypes<Tensor4<T>, Tensor4<T>, Tensor4<T>, Tensor4<T>&, Functors...>::is_good) {
+    with_cache<T>(
+        q, cache, out, options,
+        [&](const auto& backend, auto& problem) {
+          problem.tiled_heads_per_kv_head = all_heads;
+          backend.forward(problem, options.execution);
+        },
+        functors...);
+  }
 }
 
 /// k (batch, num_heads, seq, head_dim + rotary_dim) = the head_dim features that begin each head of
