@@ -141,8 +141,8 @@ void add_stack(AgreedFields& fields, const Stack& stack, std::string_view whose)
     hidden.take(static_cast<std::uint64_t>(layer.feed_forward.linear2.in_features()));
     if constexpr (!is_decoder<Stack>) {
       const MixtureOfExpertsOptions& o = layer.experts.options();
-      for (const index_t number :
-           {o.num_experts, o.experts_per_token, o.dim_feedforward, o.dim_shared}) {
+      for (const index_t number : {o.num_experts, o.experts_per_token, o.dim_feedforward,
+                                   o.dim_shared, index_t{o.gated}}) {
         experts.take(static_cast<std::uint64_t>(number));
       }
       add_mixer(mixers, layer);

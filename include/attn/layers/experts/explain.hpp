@@ -13,8 +13,7 @@ struct ExpertsExplanation {
   std::vector<index_t> tokens;  ///< of each expert
   index_t used = 0;             ///< experts that have tokens
   double flops = 0;             ///< of the products with all weights
-  double bytes =
-      0;  ///< of the weights of the router, the used experts, the shared expert, its gate
+  double bytes = 0;             ///< of all weights that are read, those of used experts only
 
   /// The sizes in words, one fact per line.
   std::string text() const {
