@@ -14,8 +14,8 @@
 ATTN_NAMESPACE_BEGIN
 
 /// x (batch, seq, d_model) to the same shape: the results of each token's experts, which are
-/// feed-forwards, weighted by the router, plus the result of the shared expert. Tokens are sorted by
-/// expert: the weights of an expert are read once for all its tokens, those of an expert without
+/// feed-forwards, weighted by the router, plus the result of the shared expert. Tokens are sorted
+/// by expert: the weights of an expert are read once for all its tokens, those of an expert without
 /// tokens not at all. A token's result does not depend on the other tokens or the number of
 /// threads. Source: Shazeer et al., "Outrageously Large Neural Networks" (2017), section 2.
 template <class T>

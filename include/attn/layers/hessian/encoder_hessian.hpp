@@ -126,8 +126,8 @@ Traced<T> trace(HessianTape<T>& tape, const Encoder<T>& stack,
 
 /// Adds H vector to `result`, where H is the Hessian of the loss of Encoder at x (batch, seq,
 /// d_model) with respect to the parameters. vector and result are modules with the same options;
-/// vector may be the stack, result neither. Returns the loss and its tangent along the vector, which
-/// loss() returns.
+/// vector may be the stack, result neither. Returns the loss and its tangent along the vector,
+/// which loss() returns.
 ///
 /// loss(out, d_out) takes the output and its tangent, a DualView<const T>; it writes the gradient
 /// of the loss and the tangent of this gradient to d_out, a DualView<T>, for example by
