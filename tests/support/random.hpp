@@ -20,8 +20,8 @@ inline std::uint64_t test_seed() {
   return text != nullptr && *text != '\0' ? std::strtoull(text, nullptr, 10) : 20170612;
 }
 
-/// The number of draws of a long test: the environment variable ATTN_TEST_DRAWS, or `all`; a quarter
-/// without optimization and with assertions, as in the presets of the sanitizers, where a draw takes
+/// The number of draws of a long test: the environment variable ATTN_TEST_DRAWS, or `all`; an eighth
+/// without optimization or with assertions, as in the presets of the sanitizers, where a draw takes
 /// several times as long.
 inline std::uint64_t draws(std::uint64_t all) {
   const char* text = std::getenv("ATTN_TEST_DRAWS");
@@ -29,7 +29,7 @@ inline std::uint64_t draws(std::uint64_t all) {
 #if defined(__OPTIMIZE__) && defined(NDEBUG)
   return all;
 #else
-  return (all + 3) / 4;
+  return (all + 7) / 8;
 #endif
 }
 
