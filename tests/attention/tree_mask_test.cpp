@@ -156,8 +156,47 @@ TEST(TreeCache, RefusesOtherPathsAndStates) {
   EXPECT_EQ(cache.length(), 8);
   KvCache<float> state({.batch = 1, .capacity = 4, .state_size = 3});
   state.advance(2);
-  EXPECT_EQ(error_of<ValueError>([&] { state.keep_path(2, {}); }),
-            "[KvCache::keep_path] state_size must be 0; found 3.");
+  EXPECT_EQ(
+      error_of<ValueError>([&] { state.keep_path(2, {}); }),
+      "[KvCache::keep_path] n, with a state, must be the number of tokens in the last step, a "
+      "tree; found 2.");
+  EXPECT_EQ(error_of<ValueError>([&] { cache.advance(1, true); }),
+            "[KvCache::advance] state_size must be positive; found 0.");
+}
+
+TEST(TreeCache, APathKeepsTheStateOfItsLastToken) {
+  KvCache<float> cache({.batch = 2, .capacity = 9, .state_size = 3});
+  const auto write = [](const TensorView2<float>& state, float value) {
+    for (index_t i = 0; i < 6; ++i) state(i / 3, i % 3) = value;
+  };
+  const auto expect = [&](index_t length, float value) {
+    EXPECT_EQ(cache.length(), length);
+    for (index_t i = 0; i < 6; ++i) EXPECT_EQ(cache.state()(i / 3, i % 3), value);
+  };
+  cache.advance(2);
+  write(cache.state(), 1);
+  for (const index_t n : {4, 2, 5}) {
+    for (index_t last = -1; last < n; ++last) {
+      cache.advance(n, true);
+      for (index_t i = 0; i < n; ++i) write(cache.state_after(i), static_cast<float>(10 + i));
+      const TensorView1<const index_t> path(&last, {last < 0 ? 0 : 1});
+      EXPECT_TRUE(cache.can_keep_path(n) && !cache.can_keep_path(n - 1));
+      cache.keep_path(n, path);
+      EXPECT_FALSE(cache.can_keep_path(n));
+      last < 0 ? expect(2, 1) : expect(3, static_cast<float>(10 + last));
+      cache.truncate_to(2);
+      expect(2, 1);
+    }
+  }
+  // A step that is undone leaves the tree before.
+  cache.advance(3, true);
+  write(cache.state_after(1), 7);
+  cache.advance(1);
+  cache.undo_to(5);
+  cache.keep_path(3, Tensor1<index_t>({1}, {1}));
+  expect(3, 7);
+  EXPECT_THROW(cache.advance(7, true), ValueError);
+  expect(3, 7);
 }
 
 }  // namespace

@@ -167,14 +167,12 @@ std::vector<float> session_logits(const attn::Gpt<float>& model,
   attn::Tensor2<float> logits({2, model.vocab_size()});
   attn::GptSession<float>::step_together(both, attn::Tensor1<index_t>({2}, {7, 8}), logits);
   found.insert(found.end(), logits.elements().begin(), logits.elements().end());
-  if (!model.blocks.layers[0].is_recurrent()) {
-    attn::Tensor3<float> of_tree({1, 4, model.vocab_size()});
-    session.step_tree(attn::Tensor2<index_t>({1, 4}, {1, 2, 3, 4}),
-                      attn::Tensor1<index_t>({4}, {-1, 0, 0, 2}), of_tree);
-    found.insert(found.end(), of_tree.elements().begin(), of_tree.elements().end());
-    session.keep_path(4, attn::Tensor1<index_t>({3}, {0, 2, 3}));
-    run(session, {{1, 3}, {5, 6, 7}});
-  }
+  attn::Tensor3<float> of_tree({1, 4, model.vocab_size()});
+  session.step_tree(attn::Tensor2<index_t>({1, 4}, {1, 2, 3, 4}),
+                    attn::Tensor1<index_t>({4}, {-1, 0, 0, 2}), of_tree);
+  found.insert(found.end(), of_tree.elements().begin(), of_tree.elements().end());
+  session.keep_path(4, attn::Tensor1<index_t>({3}, {0, 2, 3}));
+  run(session, {{1, 3}, {5, 6, 7}});
   found.push_back(static_cast<float>(session.max_decode_tokens()));
   found.push_back(static_cast<float>(session.min_prefill_tokens().value_or(0)));
   return found;

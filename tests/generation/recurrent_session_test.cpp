@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "attn/generation/beam_search.hpp"
-#include "attn/generation/draft.hpp"
 #include "attn/generation/saved_session.hpp"
 #include "attn/models/quantize.hpp"
 
@@ -246,7 +245,6 @@ TEST(RecurrentSession, RefusesWhatAStateCannotDo) {
   options.mixers = {TokenMixer::attention, TokenMixer::short_convolution};
   const auto model = attn_test::random_module<Gpt<float>>(random, options);
   GptSession<float> session(model, 1, 30);
-  EXPECT_EQ(session.max_decode_tokens(), 1);
   Tensor2<float> logits({1, kRecurrentVocab});
   for (int step = 0; step < 3; ++step) session.step(recurrent_tokens(random, 1, 4), logits);
   // Also the attention layers in front keep their tokens.
@@ -256,9 +254,6 @@ TEST(RecurrentSession, RefusesWhatAStateCannotDo) {
   session.truncate_to(8);
   EXPECT_EQ(session.length(), 8);
   EXPECT_TRUE(contains(error_of<ValueError>([&] { session.truncate_to(4); }), "recurrent layer"));
-  GptSession<float> of_draft(model, 1, 30);
-  EXPECT_TRUE(contains(error_of<ValueError>([&] { DraftModel<float> draft(of_draft); }),
-                       "[DraftModel] the session's model must have no recurrent layers"));
   const auto tokens = recurrent_tokens(random, 2, 4);
   const auto refused = [&](const AttentionOptions<float>& given) {
     return error_of<ValueError>([&] { (void)model(tokens, given); });
@@ -305,6 +300,9 @@ TEST(RecurrentSession, AFailedStepLeavesAllStates) {
                many = recurrent_tokens(random, 1, 3);
     const auto fails = [&] {
       EXPECT_THROW(session.step(many, logits), ValueError);
+      Tensor3<float> of_tree({1, 3, kRecurrentVocab});
+      const Tensor1<index_t> chain({3}, {-1, 0, 1});
+      EXPECT_THROW(session.step_tree(many, chain, of_tree), ValueError);
       GptSession<float>* both[] = {&other, &session};  // `other` is full
       const Tensor1<index_t> two({2}, {1, 2});
       Tensor2<float> rows({2, kRecurrentVocab});

@@ -26,8 +26,26 @@ constexpr index_t kTreeVocab = 23;
 
 TensorView1<const index_t> view(const Ids& ids) { return {ids.data(), {std::ssize(ids)}}; }
 
+/// Attention and both kinds of recurrent layers, or recurrent ones alone.
+GptOptions draw_recurrent(Random& random, index_t vocab_size, index_t max_positions) {
+  GptOptions options = attn_test::llama_options(vocab_size, max_positions);
+  options.num_layers = 3;
+  options.layer.convolution = {.width = random.integer(2, 4), .bias = random.chance(0.5)};
+  options.layer.gated_delta = {.num_key_heads = 2,
+                               .num_value_heads = 2 * random.integer(1, 2),
+                               .key_dim = 3,
+                               .value_dim = 5,
+                               .width = random.integer(2, 4),
+                               .norm_eps = 1e-2};
+  options.mixers = {TokenMixer::gated_delta, TokenMixer::short_convolution, TokenMixer::attention};
+  if (random.chance(0.3)) std::swap(options.mixers[0], options.mixers[2]);
+  if (random.chance(0.3)) options.mixers.pop_back();
+  return options;
+}
+
 GptOptions draw_model(Random& random) {
-  const index_t kind = random.integer(0, 4);
+  const index_t kind = random.integer(0, 6);
+  if (kind >= 5) return draw_recurrent(random, kTreeVocab, 120);
   GptOptions options = kind == 0 ? attn_test::gpt2_options(kTreeVocab, 120)
                                  : attn_test::llama_options(kTreeVocab, 120);
   if (kind == 2) {  // positions only by ALiBi
@@ -87,17 +105,28 @@ TEST(TreeSession, EachTokenHasTheBitsOfDecodingItsPathAlone) {
       session.step_tree(tokens, view(tree.parents), logits);
       EXPECT_EQ(session.length(), length + n);
       for (index_t i = 0; i < n; ++i) {
-        for (const index_t at : tree.path(i)) plain.step(tokens.slice(1, at, at + 1), alone);
+        GptSession<float> of_path = plain;
+        for (const index_t at : tree.path(i)) of_path.step(tokens.slice(1, at, at + 1), alone);
         for (index_t b = 0; b < batch; ++b) {
           ASSERT_EQ(std::memcmp(&logits(b, i, 0), &alone(b, 0), kTreeVocab * sizeof(float)), 0)
               << "token " << i << " of row " << b;
         }
-        plain.truncate_to(length);
       }
       const Ids kept = random.chance(0.2) ? Ids{} : tree.path(random.integer(0, n - 1));
       session.keep_path(n, view(kept));
-      for (const index_t at : kept) plain.step(tokens.slice(1, at, at + 1), alone);
+      if (kept.empty()) continue;
+      // Tokens of one step have the bits of steps of their own.
+      Tensor2<index_t> accepted({batch, std::ssize(kept)});
+      for (index_t i = 0; i < accepted.extent(1); ++i)
+        copy(tokens.select(1, kept[static_cast<std::size_t>(i)]), accepted.view().select(1, i));
+      plain.step(accepted, alone);
       ASSERT_EQ(session.length(), plain.length());
+      if (random.chance(0.3)) {
+        for (GptSession<float>* one : {&session, &plain}) {
+          EXPECT_TRUE(one->can_truncate_to(length));
+          one->truncate_to(length);
+        }
+      }
     }
   }
 }
@@ -157,15 +186,37 @@ TEST(TreeSession, RefusesWhatItCannotVerify) {
   options.layer.convolution = {.width = 3};
   const auto recurrent = attn_test::random_module<Gpt<float>>(random, options);
   GptSession<float> states(recurrent, 1, 8);
-  EXPECT_EQ(error(states, parents),
-            "[ShortConvolution] parents must be none: the state of a token holds all before it; "
-            "found some.");
+  EXPECT_EQ(error(states, {-1, 0, 2}),
+            "[Gpt::forward_tree] parents(2) must lie in -1 .. 1; found 2.");
   Tensor2<float> logits({1, kTreeVocab});
+  const auto keeps_none = [&](index_t n) {
+    EXPECT_EQ(error_of<ValueError>([&] { states.keep_path(n, {}); }),
+              "[KvCache::keep_path] n, with a state, must be the number of tokens in the last "
+              "step, a tree; found " +
+                  std::to_string(n) + ".");
+    for (const auto& cache : states.caches()) EXPECT_EQ(cache.length(), 3);
+  };
   states.step({tokens.data(), {1, 3}}, logits);
-  EXPECT_TRUE(contains(error_of<ValueError>([&] { states.keep_path(2, {}); }),
-                       "[KvCache::keep_path] state_size must be 0"));
-  EXPECT_EQ(states.length(), 3);
-  for (const auto& cache : states.caches()) EXPECT_EQ(cache.length(), 3);
+  keeps_none(2);  // no tree
+  states.clear();
+  Tensor3<float> of_tree({1, 3, kTreeVocab});
+  states.step_tree({tokens.data(), {1, 3}}, view(parents), of_tree);
+  keeps_none(2);
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         states.keep_path(3, view({0, 3}));
+                       }),
+                       "[KvCache::keep_path] path(1) must lie in 1 .. 2; found 3."));
+  // A tree that has no room changes nothing, and this one can still be kept.
+  Tensor3<float> of_large({1, 6, kTreeVocab});
+  EXPECT_THROW(states.step_tree(Tensor2<index_t>({1, 6}), view({-1, 0, 1, 2, 3, 4}), of_large),
+               ValueError);
+  states.keep_path(3, view({0, 2}));
+  for (const auto& cache : states.caches()) EXPECT_EQ(cache.length(), 2);
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         (void)recurrent.blocks.layers[1](x, {.mask = causal()},
+                                                          {.parents = view(parents)});
+                       }),
+                       "[ShortConvolution] parents must be none without a cache; found some."));
 }
 
 TEST(TreeLayers, NeedACausalMask) {
@@ -225,10 +276,14 @@ TEST(TreeText, DraftsChangeNoBit) {
     if (random.chance(0.4)) options.sampling = SamplingOptions{.temperature = 0.4, .seed = draw};
     if (random.chance(0.4)) options.keep = 2;
     const index_t capacity = random.integer(41, 100);
-    GptSession<float> session(model.gpt(), 1, capacity), draft(small.gpt(), 1, capacity),
-        same(model.gpt(), 1, capacity);
+    const bool has_states = random.chance(0.4), draft_has_states = random.chance(0.4);
+    const auto of_states = attn_test::random_module<Gpt<float>>(
+        random, draw_recurrent(random, model.gpt().vocab_size(), 120));
+    const Gpt<float>& gpt = has_states ? of_states : model.gpt();
+    GptSession<float> session(gpt, 1, capacity),
+        draft(draft_has_states ? of_states : small.gpt(), 1, capacity), same(gpt, 1, capacity);
     const GeneratedText plain = generate_text(model, session, prompt, options);
-    DraftModel<float> by_other(draft, 3), by_itself(same, 2);
+    DraftModel<float> by_other(draft, random.integer(1, 3)), by_itself(same, random.integer(1, 2));
     // Trees of any shape, in any order, of which some tokens are right.
     const auto oracle = [&](std::span<const index_t> ids, index_t most) {
       const index_t done = std::ssize(ids) - std::ssize(prompt);
@@ -286,7 +341,7 @@ TEST(TreeGenerate, DraftsChangeNoBit) {
     GptSession<float> plain(model, 1, 110), session(model, 1, 110), same(model, 1, 110),
         other(small, 1, 110);
     const std::vector<Ids> expected = generate(plain, prompt, options);
-    DraftModel<float> by_itself(same, 2), by_other(other, 2);
+    DraftModel<float> by_itself(same, random.integer(1, 2)), by_other(other, 2);
     Tensor2<float> next({1, kTreeVocab}), alone(next.shape());
     const TensorView2<const index_t> last(&expected[0].back(), {1, 1});
     plain.step(last, alone);

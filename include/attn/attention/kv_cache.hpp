@@ -13,7 +13,7 @@
 ATTN_NAMESPACE_BEGIN
 
 /// Keys (batch, num_kv_heads, size, head_dim) and values (.., head_dim_v) of the last `size`
-/// positions; append() adds new ones. Only the constructor, fork() and clear() of a fork allocate.
+/// positions. Only the constructor, fork(), clear() of a fork and advance() of a tree allocate.
 ///
 ///   cache.append(k, v);
 ///   scaled_dot_product_attention(q, cache, out, {.mask = causal()});
@@ -33,7 +33,7 @@ ATTN_NAMESPACE_BEGIN
 ///
 /// A cache with state_size > 0 belongs to a recurrent layer. It holds the state after all positions
 /// and the state before the last advance(), so that it can be truncated to these two lengths or
-/// to 0; and memory for a third state, so that undo_to() loses neither.
+/// to 0; and memory for a third state, so that undo_to() loses neither. See advance() for trees.
 template <class T>
 class KvCache {
  public:
@@ -102,24 +102,26 @@ class KvCache {
   std::size_t bytes() const { return storage_.bytes() + state_.bytes(); }
 
   /// Appends n positions of a recurrent layer: state() becomes state_before(), and the caller
-  /// writes the new state() (batch, state_size). Without positions, n = 0, all states stay. Throws
-  /// ValueError for the reasons of extend().
-  void advance(index_t n) {
-    check_has_state("KvCache::advance", true);
-    const index_t before = length();
+  /// writes the new state() (batch, state_size), or in a tree state_after() of each token; a larger
+  /// tree allocates. With n = 0 all states stay. Throws ValueError for the reasons of extend().
+  void advance(index_t n, bool is_tree = false) {
+    detail::check_has_state("KvCache::advance", options(), true);
+    const index_t before = length(), tree = is_tree ? n : 0;
+    state_.reserve_tree(tree);
     storage_.make_room("KvCache::advance", n);
-    if (n > 0) state_.advance(before);
+    if (n > 0) state_.advance(before, tree);
   }
   TensorView2<Accumulator<T>> state() { return state_.now(); }
   TensorView2<const Accumulator<T>> state() const { return state_.now(); }
   TensorView2<const Accumulator<T>> state_before() const { return state_.before(); }
+  TensorView2<Accumulator<T>> state_after(index_t token) { return state_.after_token(token); }
 
   /// Appends n positions for the caller to write: returns views (batch, num_kv_heads, n, dim),
   /// uninitialised and from now on part of keys() and values(). Throws ValueError if the cache
   /// would hold more than `capacity` keys, DTypeError if it stores another element than T.
   Views extend(index_t n) {
     detail::check_shown<T>("KvCache::extend", *options().element);
-    check_has_state("KvCache::extend", false);
+    detail::check_has_state("KvCache::extend", options(), false);
     storage_.make_room("KvCache::extend", n);
     return {storage_.template last<T>(detail::KvRow::key, n),
             storage_.template last<T>(detail::KvRow::value, n)};
@@ -135,7 +137,7 @@ class KvCache {
     const auto from_k = detail::view_as<const T, 4>(k), from_v = detail::view_as<const T, 4>(v);
     const KvCacheOptions& of = options();
     const index_t n = from_k.extent(2);
-    check_has_state("KvCache::append", false);
+    detail::check_has_state("KvCache::append", options(), false);
     check_shape("KvCache::append", "k", "(batch, num_kv_heads, n, head_dim)",
                 Shape<4>{of.batch, of.num_kv_heads, n, of.head_dim}, from_k.shape());
     check_shape("KvCache::append", "v", "(batch, num_kv_heads, n, head_dim_v)",
@@ -154,7 +156,7 @@ class KvCache {
                      TensorView3<const T> key_scales = {}, TensorView3<const T> value_scales = {}) {
     using detail::KvRow;
     detail::check_shown<E>("KvCache::append_stored", *options().element);
-    check_has_state("KvCache::append_stored", false);
+    detail::check_has_state("KvCache::append_stored", options(), false);
     const KvCacheOptions& of = options();
     const index_t n = keys.extent(2);
     const bool has_scales = *of.element == DType::I8;
@@ -183,7 +185,6 @@ class KvCache {
     if (n >= 0) state_.truncate_to("KvCache::truncate", length(), length() - n);
     storage_.truncate(n);
   }
-
   /// Removes the last positions until length() is `length`, by truncate().
   void truncate_to(index_t length) {
     state_.truncate_to("KvCache::truncate_to", this->length(), length);
@@ -201,10 +202,16 @@ class KvCache {
   }
 
   /// Of the last n positions, the tokens of a tree, keeps those at `path`, increasing indices below
-  /// n. Throws ValueError for other indices, for the reasons of truncate(n), and with a state.
+  /// n. Throws ValueError for other indices, for the reasons of truncate(n), and, with a state, if
+  /// advance(n, true) was not the last step.
   void keep_path(index_t n, TensorView1<const index_t> path) {
-    check_has_state("KvCache::keep_path", false);
+    state_.check_tree("KvCache::keep_path", n);
     storage_.keep_path(n, path);
+    state_.keep_path(path);
+  }
+  /// Whether keep_path() accepts n.
+  bool can_keep_path(index_t n) const {
+    return n >= 0 && storage_.can_truncate_to(length() - n) && state_.has_tree(n);
   }
 
   /// Removes all positions.
@@ -222,13 +229,6 @@ class KvCache {
   }
 
  private:
-  /// Throws ValueError unless the cache holds a state, or keys and values.
-  void check_has_state(std::string_view function, bool expected) const {
-    if ((options().state_size > 0) == expected) return;
-    throw ValueError(message(function, "state_size", expected ? "be positive" : "be 0",
-                             std::to_string(options().state_size)));
-  }
-
   KvCache(detail::KvStorage storage, detail::RecurrentState<Accumulator<T>> state)
       : storage_(std::move(storage)), state_(std::move(state)) {}
 

@@ -83,19 +83,15 @@ template <class T>
 class DraftModel {
  public:
   /// The session, of one row, must outlive this draft, which keeps track of its tokens. Throws
-  /// ValueError for more rows, for a session that already holds tokens, for a model with recurrent
-  /// layers, which cannot forget rejected tokens, and unless width is 1 to the vocabulary's size.
+  /// ValueError for more rows, for a session that already holds tokens, and unless width is 1 to
+  /// the vocabulary's size.
   explicit DraftModel(GptSession<T>& session, index_t width = 1)
       : session_(&session), width_(width) {
     detail::check_generation("DraftModel", "width", width, 1, session.vocab_size());
     detail::check_generation("DraftModel", "the session's batch", session.batch(), 1, 1);
     detail::check_generation("DraftModel", "the session's length", session.length(), 0, 0);
-    for (const auto& layer : session.model().blocks.layers) {
-      if (!layer.is_recurrent()) continue;
-      throw ValueError(message("DraftModel", "the session's model",
-                               "have no recurrent layers, which cannot forget rejected tokens",
-                               "some"));
-    }
+    is_recurrent_ = std::ranges::any_of(session.model().blocks.layers,
+                                        [](const auto& layer) { return layer.is_recurrent(); });
     logits_ = Tensor2<Accumulator<T>>({1, session.vocab_size()});
   }
   DraftModel(const DraftModel&) = delete;
@@ -110,9 +106,12 @@ class DraftModel {
     // Always computes the last token: its logits are not stored.
     const auto known = std::mismatch(seen_.begin(), seen_.end(), ids.begin(), ids.end() - 1);
     seen_.erase(known.first, seen_.end());
+    // A recurrent layer keeps few states, and a window few keys.
+    if (!session_->can_truncate_to(std::ssize(seen_))) seen_.clear();
     session_->truncate_to(std::ssize(seen_));
-    read({known.second, ids.end()});
-    return width_ == 1 ? chain(max_tokens) : tree(max_tokens);
+    read({ids.begin() + std::ssize(seen_), ids.end()});
+    // chain() adds tokens to the session in several steps, which a state could not take back.
+    return width_ == 1 && !is_recurrent_ ? chain(max_tokens) : tree(max_tokens);
   }
 
  private:
@@ -171,6 +170,7 @@ class DraftModel {
 
   GptSession<T>* session_;
   index_t width_;
+  bool is_recurrent_;
   std::vector<index_t> seen_;  ///< ids that the session has processed
   Tensor2<Accumulator<T>> logits_;
 };

@@ -87,9 +87,10 @@ class GptSession {
   /// in -1 .. i - 1, where -1 stands for the tokens so far; logits (batch, n, vocab_size) are those
   /// after each token. While depths are less than max_decode_tokens(), each token has, bit for bit,
   /// the logits of a session that holds its path alone. Call keep_path(n, path) before any other
-  /// step. Throws ShapeError, and ValueError for other parents, ids outside the vocabulary, full
-  /// caches, options that hold an axis of queries or keys, dropout, caches with a window and
-  /// recurrent layers; the session then stays unchanged.
+  /// step. Recurrent layers store a state for each token, in memory that grows with the largest
+  /// tree. Throws ShapeError, and ValueError for other parents, ids outside the vocabulary, full
+  /// caches, options that hold an axis of queries or keys, dropout and caches with a window; the
+  /// session then stays unchanged.
   void step_tree(TensorView2<const index_t> tokens, TensorView1<const index_t> parents,
                  TensorView3<Accumulator<T>> logits) {
     check_shape("GptSession::step_tree", "logits", "(batch, n, vocab_size)",
@@ -99,11 +100,10 @@ class GptSession {
   /// Of the last n tokens, those of step_tree(), keeps a path of increasing indices and removes the
   /// others. Throws ValueError for the reasons of KvCache::keep_path().
   void keep_path(index_t n, TensorView1<const index_t> path) {
-    // All caches accept what the first one does, but those of recurrent layers refuse.
-    const auto refuses = std::find_if(caches_.begin(), caches_.end(), [](const auto& cache) {
-      return cache.options().state_size > 0;
-    });
-    if (refuses != caches_.end()) refuses->keep_path(n, path);
+    // A recurrent layer keeps the states of the last tree only.
+    const auto limited = std::find_if(caches_.begin(), caches_.end(),
+                                      [&](const auto& cache) { return !cache.can_keep_path(n); });
+    if (limited != caches_.end()) limited->keep_path(n, path);
     for (KvCache<T>& cache : caches_) cache.keep_path(n, path);
   }
   /// One step of several sessions of one model, each of one row and any length: token i of tokens
@@ -136,13 +136,18 @@ class GptSession {
                                conversations);
   }
   /// The maximal number of tokens per row in the next step for which each token has, bit for bit,
-  /// the logits of a step of its own and can be removed again. It exceeds 1 because products, and
-  /// attention on the decode path, have the same bits for any number of rows. It is 1 if options
-  /// mask or forget keys, if rotary angles depend on the length, or with recurrent layers.
+  /// the logits of a step of its own and can be removed again (with recurrent layers only after
+  /// step_tree()). It exceeds 1 because products, and attention on the decode path, have the same
+  /// bits for any number of rows. It is 1 if options mask or forget keys, or if rotary angles
+  /// depend on the length.
   index_t max_decode_tokens() const {
     if (!may_split_steps()) return 1;
     index_t max_tokens = (std::max)(room(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
+      if (layer.is_recurrent()) {  // any number; a tree needs memory for so many states
+        max_tokens = (std::min)(max_tokens, detail::kMaxDecodeRows);
+        continue;
+      }
       if (layer.latent_attn) {
         const index_t heads = layer.latent_attn.num_all_heads();
         max_tokens = (std::min)({max_tokens, layer.latent_attn.max_absorbed_queries(),
@@ -160,11 +165,13 @@ class GptSession {
 
   /// The least number of tokens per row with which every step takes the tiled path: a prompt in
   /// steps of at least so many tokens has the bits of one step. None if there is no such number,
-  /// for the reasons of max_decode_tokens() and with AttentionPrecision::int8.
+  /// for the reasons of max_decode_tokens(), with AttentionPrecision::int8 and with recurrent
+  /// layers, which keep no state of a prompt's beginning.
   std::optional<index_t> min_prefill_tokens() const {
     if (!may_split_steps() || options_.precision == AttentionPrecision::int8) return std::nullopt;
     index_t min_tokens = 1;
     for (const auto& layer : model_->blocks.layers) {
+      if (layer.is_recurrent()) return std::nullopt;
       index_t max_other_path = detail::kMaxDecodeRows;
       if (layer.latent_attn) {
         max_other_path = (std::max)(max_other_path, layer.latent_attn.max_absorbed_queries());
@@ -247,8 +254,7 @@ class GptSession {
       : model_(&model), options_(options), batch_(batch) {}
 
   /// Whether tokens may have the same bits however they are split into steps: options neither mask
-  /// nor forget keys, rotary angles do not depend on the length, and no layer is recurrent, which
-  /// cannot forget some of a step's tokens.
+  /// nor forget keys, and rotary angles do not depend on the length.
   bool may_split_steps() const {
     Mask mask = options_.mask;
     mask.causal = false;
@@ -260,7 +266,7 @@ class GptSession {
     if (masks || caches_[0].options().window > 0) return false;
     return std::ranges::none_of(model_->blocks.layers, [](const auto& layer) {
       const std::optional<RotaryOptions>& rotary = layer.rotary();
-      return layer.is_recurrent() || (rotary && depends_on_length(rotary->scaling.kind));
+      return rotary && depends_on_length(rotary->scaling.kind);
     });
   }
 

@@ -58,8 +58,8 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   }
 
   /// Forward of a tree of tokens, x (batch, n, d_model): see MultiHeadAttentionCall::parents and
-  /// position_ids. Throws ShapeError or ValueError, also for recurrent layers and without a causal
-  /// mask, and then leaves the caches unchanged.
+  /// position_ids. Throws ShapeError or ValueError, also without a causal mask, and then leaves the
+  /// caches unchanged.
   template <TensorLike X, TensorLike Out>
   void forward_tree(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options,
                     TensorView2<const index_t> position_ids, std::span<KvCache<T>> caches,

@@ -181,7 +181,7 @@ class Gpt {
   /// vocab_size), parents (n). Token i follows token parents(i), or for -1 those in the caches, and
   /// sees only these, itself and its ancestors; its position counts by depth. See
   /// MultiHeadAttentionCall::parents and KvCache::keep_path(). Throws ShapeError or ValueError,
-  /// also for recurrent layers, and then leaves the caches unchanged.
+  /// and then leaves the caches unchanged.
   template <TensorLike Ids, TensorLike Out>
   void forward_tree(const Ids& ids, Out&& out, AttentionOptions<Accumulator<T>> options,
                     std::span<KvCache<T>> caches, TensorView1<const index_t> parents) const {

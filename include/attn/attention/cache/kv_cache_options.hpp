@@ -61,6 +61,14 @@ inline void check_fork(index_t rows, index_t batch) {
   if (batch < 1 || batch > kMax) throw_cache_range("KvCache::fork", "batch", 1, kMax, batch);
 }
 
+/// Throws ValueError unless a cache holds a state or, if that is not `expected`, keys and values.
+inline void check_has_state(std::string_view function, const KvCacheOptions& options,
+                            bool expected) {
+  if ((options.state_size > 0) == expected) return;
+  throw ValueError(message(function, "state_size", expected ? "be positive" : "be 0",
+                           std::to_string(options.state_size)));
+}
+
 /// Checks the path of KvCache::keep_path(n, path).
 inline void check_path(TensorView1<const index_t> path, index_t n) {
   for (index_t i = 0; i < path.extent(0); ++i) {

@@ -30,9 +30,10 @@ struct MultiHeadAttentionCall {
   /// With `cache`: the tokens are a tree, in which token i follows token parents(i), in
   /// -1 .. i - 1, or for -1 those in the cache. Each token attends to these, to itself and to its
   /// ancestors, with the bits of a call that has no other tokens; its position is its depth in the
-  /// tree, which position_ids must give for rotary. The cache then holds all tokens: see
-  /// KvCache::keep_path(). Shape (q_len). Needs causal() or sliding_window(left, 0). Refused with
-  /// functors, dropout, options that hold an axis of queries or keys, and caches with a window.
+  /// tree, which position_ids must give for rotary. The cache then holds all tokens, or a recurrent
+  /// layer's the state after each: see KvCache::keep_path(). Shape (q_len). Needs causal() or
+  /// sliding_window(left, 0). Refused with functors, dropout, options that hold an axis of queries
+  /// or keys, and caches with a window.
   TensorView1<const index_t> parents = {};
 
   ATTN_REFUSE_OTHER_ELEMENTS(MultiHeadAttentionCall)

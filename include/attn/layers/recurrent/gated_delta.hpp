@@ -68,7 +68,12 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
     in_proj_qkvz.forward(from, projected, Activation::none, {}, execution);
     in_proj_ba.forward(from, ba, Activation::none, {}, execution);
     detail::CallGuard guard(call);
-    run(projected, ba, call, {results_memory.data(), values}, normed, execution);
+    const TensorView3<Acc> results(results_memory.data(), values);
+    const detail::RowStates<T> states(call, seq);
+    states.for_runs(seq, [&](index_t begin, index_t end, const detail::RowStates<T>& of_run) {
+      const auto tokens = [&](const auto& all) { return all.slice(1, begin, end); };
+      run(tokens(projected), tokens(ba), of_run, tokens(results), tokens(normed), execution);
+    });
     out_proj.forward(normed, to, Activation::none, call.residual, execution);
     guard.commit();
   }
@@ -91,24 +96,23 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
   Linear<T> out_proj;
 
   /// From projected and ba, the results of in_proj_qkvz and in_proj_ba, computes the results of
-  /// linear attention (batch, seq, values) and `normed`, the input of out_proj. Appends to the
-  /// caches of the call.
+  /// linear attention (batch, seq, values) and `normed`, the input of out_proj.
   void run(const TensorView3<const T>& projected, const TensorView3<const T>& ba,
-           const MultiHeadAttentionCall<T>& call, const TensorView3<Accumulator<T>>& results,
+           const detail::RowStates<T>& states, const TensorView3<Accumulator<T>>& results,
            const TensorView3<T>& normed, const Execution& execution) const {
     const index_t batch = projected.extent(0), seq = projected.extent(1);
     const Shape<3> padded_shape = convolution.padded_shape(batch, seq);
     Scratch<Acc> padded(execution.scratch(), size_of(padded_shape));
     const detail::DeltaInputs<Acc> inputs(options_, batch, seq, execution.scratch());
-    prepare(projected, ba, detail::RowStates<T>(call, seq), {padded.data(), padded_shape}, inputs,
-            inputs.mixed, execution);
-    if (call.row_caches.empty()) {
-      attend(inputs.mixed, inputs.beta, inputs.decay, results, call.cache, execution);
+    prepare(projected, ba, states, {padded.data(), padded_shape}, inputs, inputs.mixed, execution);
+    if (!states.has_row_caches()) {
+      attend(inputs.mixed, inputs.beta, inputs.decay, results, states.before(), states.after(),
+             execution);
     }
-    for (index_t b = 0; b < std::ssize(call.row_caches); ++b) {
+    for (index_t b = 0; states.has_row_caches() && b < batch; ++b) {
       const auto row = [b](const TensorView3<Acc>& all) { return all.slice(0, b, b + 1); };
       attend(row(inputs.mixed), row(inputs.beta), row(inputs.decay), row(results),
-             call.row_caches[static_cast<std::size_t>(b)], execution);
+             states.before(b).unsqueeze(0), states.after(b).unsqueeze(0), execution);
     }
     detail::gated_norm<T>(options_, results, projected, norm.weight.view(), normed, execution);
   }
@@ -136,10 +140,11 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
 
   index_t matrix_size() const { return options_.key_dim * options_.value_dim; }
 
-  /// linear_attention() of rows that share a cache, or have none: one call for the n-th value heads
-  /// of all key heads.
+  /// linear_attention() of rows that share a cache, or have none and no states: one call for the
+  /// n-th value heads of all key heads.
   void attend(const TensorView3<Acc>& mixed, const TensorView3<Acc>& beta,
-              const TensorView3<Acc>& decay, const TensorView3<Acc>& results, KvCache<T>* cache,
+              const TensorView3<Acc>& decay, const TensorView3<Acc>& results,
+              const TensorView2<const Acc>& before, const TensorView2<Acc>& after,
               const Execution& execution) const {
     const GatedDeltaOptions& o = options_;
     const index_t batch = mixed.extent(0), heads = o.num_key_heads,
@@ -148,14 +153,14 @@ class GatedDelta : public detail::RecurrentLayer<GatedDelta<T>, T> {
       LinearAttentionOptions<Acc> options{
           .decay = detail::value_heads(o, decay, 0, n, 1),
           .beta = detail::value_heads(o, beta, 0, n, 1).select(3, 0)};
-      if (cache != nullptr) {
+      if (before) {
         const auto matrices = [&]<class E>(const TensorView2<E>& state) {
           return TensorView4<E>(state.data() + convolution.state_size() + n * matrix_size(),
                                 {batch, heads, o.key_dim, o.value_dim},
                                 {state.stride(0), members * matrix_size(), o.value_dim, 1});
         };
-        options.initial_state = matrices(std::as_const(*cache).state_before());
-        options.final_state = matrices(cache->state());
+        options.initial_state = matrices(before);
+        options.final_state = matrices(after);
       }
       linear_attention(detail::key_heads(o, mixed, 0), detail::key_heads(o, mixed, o.keys_width()),
                        detail::value_heads(o, mixed, 2 * o.keys_width(), n, o.value_dim),

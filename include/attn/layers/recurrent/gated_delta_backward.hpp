@@ -37,7 +37,8 @@ void forward(const GatedDelta<T>& layer, Input3<T> x, Output3<T> out, GatedDelta
   const TensorView3<T> normed = saved.out_proj.x.make(of_width(o.values_width()));
   linear(x, layer.in_proj_qkvz.weight, {}, projected, Activation::none, {}, execution);
   linear(x, layer.in_proj_ba.weight, {}, ba, Activation::none, {}, execution);
-  layer.run(projected, ba, call, saved.results.make(normed.shape()), normed, execution);
+  layer.run(projected, ba, detail::RowStates<T>(call, 0), saved.results.make(normed.shape()),
+            normed, execution);
   forward(layer.out_proj, normed, out, saved.out_proj, residual, execution);
 }
 

@@ -50,12 +50,16 @@ void check_recurrent_call(std::string_view function, index_t dim, index_t state_
     if (!good) throw ValueError(message(function, argument, expected, found));
   };
   check(call.append, "append", "be true", "false");
-  check(!call.parents, "parents", "be none: the state of a token holds all before it", "some");
   const auto check_cache = [&](const KvCache<T>& cache, index_t rows) {
     check_shape(function, "cache", "(batch, state_size)", Shape<2>{rows, state_size},
                 Shape<2>{cache.options().batch, cache.options().state_size});
   };
   if (call.cache != nullptr) check_cache(*call.cache, batch);
+  if (call.parents) {
+    check(call.cache != nullptr, "parents", "be none without a cache", "some");
+    check_shape(function, "parents", "(seq)", Shape<1>{x[1]}, call.parents.shape());
+    static_cast<void>(tree_depths(function, call.parents));
+  }
   if (call.row_caches.empty()) return;
   check(call.cache == nullptr, "row_caches", "be none with a cache", "some");
   check(std::ssize(call.row_caches) == batch, "row_caches",
@@ -77,30 +81,53 @@ void check_recurrent_backward(std::string_view function, const Shape<3>& x,
   if (residual) check_shape(function, "residual", x, residual.shape());
 }
 
-/// The states of the rows of one call.
+/// The states of the rows of one call, or of one token of a tree.
 template <class T>
 class RowStates {
  public:
   /// Appends `seq` positions to the caches.
   RowStates(const MultiHeadAttentionCall<T>& call, index_t seq) : call_(call) {
-    if (call.cache != nullptr) call.cache->advance(seq);
+    if (call.cache != nullptr) call.cache->advance(seq, static_cast<bool>(call.parents));
     for (KvCache<T>* cache : call.row_caches) cache->advance(seq);
   }
 
-  /// Row b's state before the call and, to be written, after it; empty without a cache.
+  bool has_row_caches() const { return !call_.row_caches.empty(); }
+
+  /// Calls f(begin, end, states) for all `seq` tokens of the call together or, in a tree, for each
+  /// alone: it then starts from the state after its parent, with the bits of a call of its own.
+  template <class F>
+  void for_runs(index_t seq, const F& f) const {
+    if (!call_.parents) return f(index_t{0}, seq, *this);
+    RowStates one = *this;
+    for (one.token_ = 0; one.token_ < seq; ++one.token_) f(one.token_, one.token_ + 1, one);
+  }
+
+  /// Row b's state (state_size) before the tokens and, to be written, after them; empty without a
+  /// cache. Without b: those (batch, state_size) of all rows, empty without a cache that they
+  /// share.
   TensorView1<const Accumulator<T>> before(index_t b) const {
-    if (call_.cache != nullptr) return call_.cache->state_before().select(0, b);
+    if (call_.cache != nullptr) return before().select(0, b);
     if (call_.row_caches.empty()) return {};
     return call_.row_caches[static_cast<std::size_t>(b)]->state_before().select(0, 0);
   }
   TensorView1<Accumulator<T>> after(index_t b) const {
-    if (call_.cache != nullptr) return call_.cache->state().select(0, b);
+    if (call_.cache != nullptr) return after().select(0, b);
     if (call_.row_caches.empty()) return {};
     return call_.row_caches[static_cast<std::size_t>(b)]->state().select(0, 0);
+  }
+  TensorView2<const Accumulator<T>> before() const {
+    if (call_.cache == nullptr) return {};
+    const index_t parent = token_ < 0 ? -1 : call_.parents(token_);
+    return parent < 0 ? call_.cache->state_before() : call_.cache->state_after(parent);
+  }
+  TensorView2<Accumulator<T>> after() const {
+    if (call_.cache == nullptr) return {};
+    return token_ < 0 ? call_.cache->state() : call_.cache->state_after(token_);
   }
 
  private:
   const MultiHeadAttentionCall<T>& call_;
+  index_t token_ = -1;  ///< of a tree; -1: all tokens
 };
 
 }  // namespace detail

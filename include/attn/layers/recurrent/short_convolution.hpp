@@ -64,7 +64,10 @@ class ShortConvolution : public detail::RecurrentLayer<ShortConvolution<T>, T> {
     in_proj.forward(from, projected, Activation::none, {}, execution);
     detail::CallGuard guard(call);
     const detail::RowStates<T> states(call, seq);
-    run(projected, states, gated, execution, [](const auto&, const auto&) {});
+    states.for_runs(seq, [&](index_t begin, index_t end, const detail::RowStates<T>& of_run) {
+      run(projected.slice(1, begin, end), of_run, gated.slice(1, begin, end), execution,
+          [](const auto&, const auto&) {});
+    });
     out_proj.forward(gated, to, Activation::none, call.residual, execution);
     guard.commit();
   }
@@ -83,7 +86,7 @@ class ShortConvolution : public detail::RecurrentLayer<ShortConvolution<T>, T> {
   detail::CausalConvolution<T> convolution;
   Linear<T> out_proj;
 
-  /// From projected (batch, seq, 3 d_model), contiguous, computes the input of out_proj. Calls
+  /// From projected (batch, seq, 3 d_model) computes the input of out_proj. Calls
   /// then(padded, convolved) with the convolution's input and result.
   template <class F>
   void run(const TensorView3<const T>& projected, const detail::RowStates<T>& states,
