@@ -365,7 +365,7 @@ TEST(ViewErrors, ShapesThatDoNotFit) {
                        }),
                        "found (0, -1)"));
   EXPECT_TRUE(contains(error([&] { x.transpose(0, 1).reshape({24}); }),
-                       "[TensorView::reshape] the axes must lie so that (24) views them"));
+                       "[TensorView::reshape] the axes must allow a view of shape (24)"));
   EXPECT_EQ(error([&] {
               x.permute({1, 1});
             }),

@@ -122,7 +122,7 @@ rm "$scratch/cache"
 cached_more() { "$program" --prompt 'Name three colours.' --tokens 32 "$@"; }
 cached_more --prompt-cache "$scratch/cache" >"$scratch/first"
 check 'a prompt cache changes no answer' same "$(cached_more --prompt-cache "$scratch/cache")" "$(cached_more)"
-check 'a --prompt-cache of another precision' rejects 'must hold F32 as the cache does' "$program" --precision exact --prompt x --prompt-cache "$scratch/cache"
+check 'a --prompt-cache of another precision' rejects "must hold F32, the cache's type" "$program" --precision exact --prompt x --prompt-cache "$scratch/cache"
 check 'a --prompt-cache that is none' rejects 'prompt.txt' "$program" --prompt x --prompt-cache "$scratch/prompt.txt"
 check '--raw' same "$("$program" --raw --prompt 'The capital of France is' --tokens 2)" ' Paris.'
 check '--raw parses control tokens' grep -q '"prompt_ids":\[1,4093,2\]' <<JSON

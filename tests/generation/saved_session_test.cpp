@@ -87,7 +87,7 @@ TEST(SavedSession, TakesNothingThatDoesNotFit) {
                        "the number of ids must lie in 0 .. 10; found 2"));
   EXPECT_TRUE(contains(error(value, {model.gpt(), 2, 60}), "batch must lie in 1 .. 1; found 2"));
   EXPECT_TRUE(contains(error(dtype, {model.gpt(), 1, 60, {}, DType::I8}),
-                       "\"layers.0.keys\" must hold I8 as the cache does; found F32."));
+                       "\"layers.0.keys\" must hold I8, the cache's type; found F32."));
   EXPECT_TRUE(contains(error_of<ValueError>([&] {
                          save_session(path, session, Ids{1, 2});
                        }),

@@ -250,7 +250,7 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
         "must be mean or cls; found 0 modes");
   fails("mean", "1_Pooling/config.json", set("pooling_mode", {"mean", "cls"}), "be a text");
   fails("embedding_gemma", "3_Dense/config.json", set("in_features", 16),
-        "key \"in_features\" must be 24, the features of what it maps; found 16");
+        "key \"in_features\" must be 24, the width of its input; found 16");
   fails("embedding_gemma", "2_Dense/config.json",
         set("activation_function", "torch.nn.modules.activation.ReLU"),
         "key \"activation_function\" must be Tanh or Identity of torch.nn; found");

@@ -201,9 +201,9 @@ class KvCache {
     return storage_.can_truncate_to(length) && state_.can_truncate_to(this->length(), length);
   }
 
-  /// Of the last n positions, the tokens of a tree, keeps those at `path`, increasing indices below
-  /// n. Throws ValueError for other indices, for the reasons of truncate(n), and, with a state, if
-  /// advance(n, true) was not the last step.
+  /// Keeps the positions at `path`, increasing indices into the last n positions, the tokens of a
+  /// tree, and removes the others of these n. Throws ValueError for other indices, for the reasons
+  /// of truncate(n), and, with a state, if advance(n, true) was not the last step.
   void keep_path(index_t n, TensorView1<const index_t> path) {
     state_.check_tree("KvCache::keep_path", n);
     storage_.keep_path(n, path);

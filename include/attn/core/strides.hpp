@@ -71,9 +71,8 @@ inline void reshape_strides(Extents shape, Extents strides, Extents target,
     }
     if (rest % target[to] != 0) {
       throw_axes("TensorView::reshape",
-                 "lie so that " + to_string(target) +
-                     " views them (a Tensor of the view is a copy "
-                     "that any shape views)",
+                 "allow a view of shape " + to_string(target) +
+                     " without a copy; reshape a Tensor of the view",
                  shape, strides);
     }
     result[to] = step;

@@ -136,7 +136,7 @@ class GatheredWeight final : public CompressedWeight<T> {
     table_->row(index, out);
   }
   Form rows(index_t, index_t) const override { throw_sharded(); }
-  /// Of this rank.
+  /// Bytes of this rank.
   index_t bytes() const override {
     return own_->bytes() + (table_ != nullptr ? table_->bytes() : 0);
   }

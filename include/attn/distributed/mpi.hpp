@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-// The C interface alone.
+// Only MPI's C interface.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -18,8 +18,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A rank of an MPI program, started by mpirun. Errors of MPI end the program, as MPI does by
-/// default. fail() ends it with MPI_Abort.
+/// A rank of an MPI program, started by mpirun. Errors of MPI end the program, which is
+/// MPI's default. fail() ends it with MPI_Abort.
 class MpiCommunicator final : public Communicator {
  public:
   /// All processes of the program. Initialises MPI if the program has not, and then finalises it
@@ -34,7 +34,7 @@ class MpiCommunicator final : public Communicator {
     }
     take(MPI_COMM_WORLD);
   }
-  /// The processes of `group`, which it duplicates. All of them must call it.
+  /// The processes of a duplicate of `group`. All of them must call it.
   explicit MpiCommunicator(MPI_Comm group) { take(group); }
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;

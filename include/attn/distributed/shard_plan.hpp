@@ -83,7 +83,7 @@ class ShardPlan {
     return Tensor2<T>(table.view().slice(1, group * begin, group * end));
   }
 
-  /// Of heads; the projections to latents, which all heads share, are cut by outputs.
+  /// A part of the heads; projections to latents, which all heads share, are cut by outputs.
   template <class T>
   LatentAttention<T> part_of(const LatentAttention<T>& whole) const {
     const LatentAttentionOptions& o = whole.options();
@@ -102,7 +102,7 @@ class ShardPlan {
     return part;
   }
 
-  /// Of both products; every rank convolves all channels.
+  /// A part of both products' outputs; every rank convolves all channels.
   template <class T>
   ShortConvolution<T> part_of(const ShortConvolution<T>& whole) const {
     ShortConvolution<T> part(whole.options());
@@ -114,7 +114,7 @@ class ShardPlan {
     return part;
   }
 
-  /// Of key heads with their value heads.
+  /// A part of the key heads, with their value heads.
   template <class T>
   GatedDelta<T> part_of(const GatedDelta<T>& whole) const {
     const GatedDeltaOptions& o = whole.options();

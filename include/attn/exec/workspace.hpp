@@ -169,7 +169,7 @@ __declspec(dllimport) int __stdcall FlsSetValue(unsigned long slot, void* value)
 }  // namespace detail
 #endif
 
-/// The workspace of calls that are given none: one per thread.
+/// The default workspace: one per thread.
 inline Workspace& default_workspace() {
 #if defined(__MINGW32__)
   // At the end of a thread, g++ frees thread_local objects before it destroys them there (GCC's bug

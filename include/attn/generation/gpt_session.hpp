@@ -97,8 +97,8 @@ class GptSession {
                 Shape<3>{tokens.extent(0), tokens.extent(1), vocab_size()}, logits.shape());
     model_->forward_tree(tokens, logits, options_, caches_, parents);
   }
-  /// Of the last n tokens, those of step_tree(), keeps a path of increasing indices and removes the
-  /// others. Throws ValueError for the reasons of KvCache::keep_path().
+  /// Keeps the tokens at `path`, increasing indices into the last n tokens, those of step_tree(),
+  /// and removes the others of these n. Throws ValueError for the reasons of KvCache::keep_path().
   void keep_path(index_t n, TensorView1<const index_t> path) {
     // A recurrent layer keeps the states of the last tree only.
     const auto limited = std::find_if(caches_.begin(), caches_.end(),
@@ -106,13 +106,13 @@ class GptSession {
     if (limited != caches_.end()) limited->keep_path(n, path);
     for (KvCache<T>& cache : caches_) cache.keep_path(n, path);
   }
-  /// One step of several sessions of one model, each of one row and any length: token i of tokens
-  /// (n) to row i of logits (n, vocab_size). Each row has the bits of a step of its own, but
-  /// weights are read once for all rows. Uses the execution of the first session. Throws
-  /// ShapeError; ValueError unless all sessions have the same model, one row, and the same options,
-  /// instruction set and matmul_precision; options must not hold tensors with an axis of rows,
-  /// queries or keys; ValueError for ids outside the vocabulary and full caches. On error all
-  /// sessions stay unchanged.
+  /// Steps several sessions of one model, each of one row and any length: session i processes token
+  /// i of tokens (n), and row i of logits (n, vocab_size) receives its logits. Each row has the
+  /// bits of a step of its own, but weights are read once for all rows. Uses the execution of the
+  /// first session. Throws ShapeError; ValueError unless all sessions have the same model, one row,
+  /// and the same options, instruction set and matmul_precision; options must not hold tensors with
+  /// an axis of rows, queries or keys; ValueError for ids outside the vocabulary and full caches.
+  /// On error all sessions stay unchanged.
   static void step_together(std::span<GptSession* const> sessions,
                             TensorView1<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     const index_t n = std::ssize(sessions);

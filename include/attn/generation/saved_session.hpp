@@ -58,7 +58,7 @@ struct StoredCache {
       const std::string name = concat("layers.", layer, ".", part);
       if (file.dtype(name) != dtype_of<X>()) {
         throw DTypeError(message("load_session", concat(quote(file.file_name()), ": ", quote(name)),
-                                 concat("hold ", attn::name(dtype_of<X>()), " as the cache does"),
+                                 concat("hold ", attn::name(dtype_of<X>()), ", the cache's type"),
                                  attn::name(file.dtype(name))));
       }
       file.check<X>(name, shape);

@@ -45,7 +45,7 @@ bool with_stored_type(const std::optional<DType>& dtype, F&& f) {
   if constexpr (is_float_element<T>) {
     return with_dtype<float16, bfloat16, float, double>(*dtype, f);
   } else if constexpr (std::is_same_v<T, bool>) {
-    // As bytes until they are known to be 0 or 1.
+    // Read as bytes, which are then checked to be 0 or 1.
     return dtype == DType::BOOL && (f(std::uint8_t{}), true);
   } else {
     return with_dtype<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t,
@@ -144,7 +144,7 @@ const std::byte* decode_elements(const std::byte* from, bool is_swapped, TensorV
 template <class T, int Rank>
 void decode_stored(DType dtype, std::span<const std::byte> data, bool is_swapped,
                    TensorView<T, Rank> out) {
-  // Otherwise the loop would run over an extent of 2^40 beside one of 0.
+  // Without elements, another extent may still be as large as 2^40.
   if (out.size() == 0) return;
   with_stored_type<T>(
       dtype, [&]<class Stored>(Stored) { decode_elements<Stored>(data.data(), is_swapped, out); });

@@ -214,7 +214,7 @@ class EncoderLayer {
         .norm = &norm1, .behind = &norm1_behind, .norm_first = norm_first, .scale = residual_scale};
   }
   detail::SublayerNorms<T> feed_forward_norms() const { return feed_forward_norms(*this); }
-  /// Those of `tangents`, a module for this layer's tangents, whose norms may be empty.
+  /// The norms of `tangents`, the module of this layer's tangents; they may be empty.
   detail::SublayerNorms<T> feed_forward_norms(const EncoderLayer& tangents) const {
     return {.norm = norm2.weight ? &tangents.norm2 : &tangents.norm1,
             .behind = &tangents.norm2_behind,

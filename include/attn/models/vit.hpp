@@ -108,7 +108,7 @@ class Vit {
     const Execution& execution = options.execution;
     const Tensor3<T> patches = extract_patches(
         x.slice(2, 0, rows * o.patch_size).slice(3, 0, columns * o.patch_size), o.patch_size);
-    // Of another size than the model's.
+    // The image has another size than the model's.
     const bool interpolates = x.extent(2) != o.image_height || x.extent(3) != o.image_width;
     const auto grid = positions.view().select(0, 0).slice(0, first_patch(), positions.extent(1));
     Tensor3<T> interpolated;

@@ -35,7 +35,7 @@ class Charsmap {
           detail::join({std::to_string(size), " in ", std::to_string(bytes.size()), " bytes"}));
     for (std::size_t at = 0; at < size; at += 4) units_.push_back(word(bytes, 4 + at));
     texts_ = bytes.substr(4 + size);
-    check(texts_.ends_with('\0'), "end with a zero byte, as each replacement does", "none");
+    check(texts_.ends_with('\0'), "end with a zero byte, the end of a replacement", "none");
     check(valid_utf8(texts_) == texts_, "have replacements in UTF-8", "other bytes");
     // These checks keep every lookup within units and replacements: a block of 256 units holds the
     // targets of all bytes.

@@ -244,7 +244,7 @@ class ChatTemplate {
     const std::string_view before = frame(role).before;
     constexpr std::string_view kUser = "user";
     if (role == "system" || role == "assistant" || role == kUser) return add(pieces, before);
-    // Of any role: as a question's, with this role.
+    // Any other role: as a question, with the role's name.
     const std::size_t at = before.find(kUser);
     add(pieces, before.substr(0, at));
     add_given(pieces, role);

@@ -108,8 +108,8 @@ struct FoundFormat {
   std::string own_system = {};  ///< the default system message in the template's text
 };
 
-/// The default system message in a canonical text, escaped: what a string contains that begins with
-/// `before`, ends with `end`, and is followed by `behind`. A part of an expression is none.
+/// The default system message in a canonical text, escaped: the text between `before` and `end` if
+/// `behind` follows. Strings within an expression do not count.
 inline std::string_view own_system(std::string_view normal, std::string_view before,
                                    std::string_view end, std::string_view behind) {
   const std::size_t at = normal.find(before);
@@ -135,7 +135,7 @@ inline std::optional<FoundFormat> find_known(std::string normal) {
     if (known.fingerprint == hash) return FoundFormat{known.format, unescaped(own)};
   return std::nullopt;
 }
-/// Of ChatML, with or without a default system message.
+/// ChatML, with or without a default system message.
 inline std::optional<FoundFormat> find_chat_ml(std::string_view normal) {
   FoundFormat found{.format = kChatMl};
   found.format.roles = ChatRoles::any;
@@ -161,7 +161,7 @@ inline std::optional<FoundFormat> find_chat_ml(std::string_view normal) {
   }
   return found;
 }
-/// Of Llama 3, with the beginning of an answer always or if asked for.
+/// Llama 3's template; it writes the beginning of an answer always, or only if asked for.
 inline std::optional<FoundFormat> find_llama3(std::string_view normal) {
   constexpr std::string_view kMessages =
       "{%setloop_messages=messages%}{%formessageinloop_messages%}{%setcontent='<|start_"

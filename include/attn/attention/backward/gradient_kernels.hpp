@@ -26,7 +26,7 @@ struct GradientKernels {
   /// rows: d_scores becomes that of p, d_d_p that of d_s; 0 where p is 0.
   void (*score_gradient_jvp)(index_t n, const T* p, const T* d_s, T d_lse, T d_delta, T* d_scores,
                              const T* more_scores, T* d_d_p, const T* more_d_p);
-  /// The same with softcap, of which s is the result: scores and d_s are those before it.
+  /// score_gradient_jvp with softcap: s is the capped score; scores and d_s are before the cap.
   void (*capped_score_gradient_jvp)(index_t n, const T* p, const T* d_s, const T* s, T cap, T d_lse,
                                     T d_delta, T* d_scores, const T* more_scores, T* d_d_p,
                                     const T* more_d_p);

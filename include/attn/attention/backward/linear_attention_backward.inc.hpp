@@ -41,7 +41,7 @@ struct LinearAttentionGradients {
   }
   static ATTN_INLINE V total(const V (&x)[kVectors]) { return (x[0] + x[1]) + (x[2] + x[3]); }
 
-  /// Computes token t as the forward does. Keeps its state after the decay and what it reads in
+  /// Computes token t by the steps of forward. Keeps its state after the decay and what it reads in
   /// `kept`, unless nullptr.
   void advance(index_t t, T* state, T* kept) const {
     const auto& forward = problem.forward;

@@ -15,8 +15,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Of the rows that are not shared, [begin, end) are held: appends, forgets and reorders them. Its
-/// errors are those of KvCache.
+/// Rows [begin, end) behind the shared ones: appends, forgets and reorders them. Its errors are
+/// those of KvCache.
 class KvStorage {
  public:
   /// `options` has head_dim_v and element set.

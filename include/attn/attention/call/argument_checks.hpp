@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-// Not inlined, so that of each check below only the condition is inlined.
+// Not inlined: of each check below, only the condition is inlined.
 [[noreturn]] ATTN_COLD inline void throw_argument(std::string_view argument,
                                                   std::string_view expected,
                                                   std::span<const index_t> found) {

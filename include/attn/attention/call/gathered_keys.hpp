@@ -35,7 +35,7 @@ struct GatheredKeys {
   };
   Row row(index_t b) const {
     const index_t blocks = positions.extent(2), head = b / blocks;
-    return {head / num_kv_heads, head % num_kv_heads, b % blocks};
+    return {.b = head / num_kv_heads, .kv_head = head % num_kv_heads, .block = b % blocks};
   }
 
   // Not inlined, so that calls without lists inline only the test for them.

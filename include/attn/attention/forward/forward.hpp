@@ -29,7 +29,8 @@ class Forward {
     index_t first_task = plan.shared_tasks, first_split = 0;
     for (index_t b = 0; b < problem.batch(); ++b) {
       const SequenceTiling tiling = tiling_of(problem, b);
-      scratch.sequences[b] = {tiling, first_task, first_split};
+      scratch.sequences[b] = {
+          .tiling = tiling, .first_task = first_task, .first_split = first_split};
       first_task += plan.tasks_of(tiling, problem.num_kv_heads());
       first_split += problem.num_kv_heads() * tiling.stored_splits();
     }

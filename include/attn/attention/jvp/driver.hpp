@@ -29,7 +29,8 @@ class Jvp {
     index_t first_split = 0;
     for (index_t b = 0; b < forward_.batch(); ++b) {
       const SequenceTiling tiling = tiling_of(forward_, b);
-      scratch.forward.sequences[b] = {tiling, tasks_, first_split};
+      scratch.forward.sequences[b] = {
+          .tiling = tiling, .first_task = tasks_, .first_split = first_split};
       tasks_ += forward_.num_kv_heads() * tiling.tasks(plan.rows_per_task);
       first_split += forward_.num_kv_heads() * tiling.stored_splits();
     }

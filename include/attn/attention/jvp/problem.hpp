@@ -22,10 +22,11 @@ struct AttentionTangents {
   OptionView<const T, 1> alibi_slopes = {};        ///< (num_heads)
   OptionView<const T, 2> batch_alibi_slopes = {};  ///< (batch, num_heads)
   OptionView<const T, 2> relative_bias = {};       ///< (num_heads, 2 n + 1), innermost stride 1
-  /// Of the additive parts of options.mask, in their order. Each has the shape of its part, aligned
-  /// at the right, and must be finite where the part is.
+  /// Tangents of the additive parts of options.mask, in their order. Each has the shape of its
+  /// part, aligned at the right, and must be finite where the part is.
   std::array<OptionView<const T, 4>, Mask::kMaxDense> bias = {};
-  /// Of the parameters of a score_mod, in their order: (1) for a number, (num_heads) for a view.
+  /// Tangents of the parameters of a score_mod, in their order: (1) for a number, (num_heads) for a
+  /// view.
   std::array<OptionView<const T, 1>, detail::kMaxScoreParameters> score_parameters = {};
   /// Output: the tangent of options.lse, which must be given, of its shape; 0 for fully masked
   /// queries.

@@ -18,7 +18,7 @@ class JvpScores {
         first_position_(forward_.lengths(task.forward.block.b).first_key) {}
 
   /// Scores of the tile go to tiles.forward(), their tangents to tiles.of_queries(). Tangents of
-  /// masked scores have any value, NaN too.
+  /// masked scores are unspecified and may be NaN.
   void score(const JvpTiles<T>& tiles) {
     const ScoreTile<T>&s = tiles.forward(), &d_s = tiles.of_queries(), &more = tiles.of_keys();
     task_.forward.score(s, ScoreStage::scaled);

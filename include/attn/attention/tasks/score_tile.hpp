@@ -20,8 +20,8 @@ struct ScoreTile {
 
   index_t first_key;  ///< of the block: column 0 of the scores
   KeyRange keys;      ///< keys visible to at least one row
-  /// Score columns of `keys`, from the start of a panel on, so that each lane adds up the same keys
-  /// whatever other rows a tile holds.
+  /// Score columns of `keys`, widened to the start of a panel: each lane then sums the same keys in
+  /// any tile.
   KeyRange columns;
   T* scores;  ///< (rows, keys of a block)
   index_t stride;
@@ -34,7 +34,7 @@ struct ScoreTile {
   index_t num_columns() const { return columns.end - columns.begin; }
   /// Column of keys.begin.
   index_t first_column() const { return keys.begin - first_key; }
-  /// The tile cut to `part` of its keys, whose ends are those of the tile or of a chunk.
+  /// The tile with the keys `part` alone, which begin and end at the tile's or a chunk's ends.
   ScoreTile part_of(KeyRange part) const {
     ScoreTile result = *this;
     result.keys = part;

@@ -58,11 +58,11 @@ enum class TileUpdate {
   add,              ///< C += A B
 };
 
-/// What a tile prefetches into L2 while it multiplies. With packed A: at each k one cache line,
-/// `step` bytes after the last. With A in rows, where no register is left for a step,
-/// TileUpdate::scale prefetches as many bytes as B has from `at` on, and other updates nothing.
-/// Spread over the products, since a core has few fill buffers and a burst of prefetches stalls it
-/// (attn_report gemm_bert and sdpa_queries_32).
+/// What a tile prefetches into L2 while it multiplies. Packed A: one cache line per k, `step` bytes
+/// apart. A in rows: no register is left for `step`; TileUpdate::scale prefetches as many bytes as
+/// B has, from `at`, and other updates prefetch nothing. Spread over the products, since a core has
+/// few fill buffers and a burst of prefetches stalls it (attn_report gemm_bert and
+/// sdpa_queries_32).
 struct TilePrefetch {
   const char* at = nullptr;
   index_t step = 0;

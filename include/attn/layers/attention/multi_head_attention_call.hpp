@@ -27,13 +27,13 @@ struct MultiHeadAttentionCall {
   /// one call per row (with batch index 0), but projections read their weights once for all rows.
   /// Options must not hold tensors with an axis of batch rows, queries or keys.
   std::span<KvCache<T>* const> row_caches = {};
-  /// With `cache`: the tokens are a tree, in which token i follows token parents(i), in
-  /// -1 .. i - 1, or for -1 those in the cache. Each token attends to these, to itself and to its
+  /// With `cache`: the tokens are a tree, in which token i follows token parents(i), a number from
+  /// -1 to i - 1, or for -1 those in the cache. Each token attends to these, to itself and to its
   /// ancestors, with the bits of a call that has no other tokens; its position is its depth in the
-  /// tree, which position_ids must give for rotary. The cache then holds all tokens, or a recurrent
-  /// layer's the state after each: see KvCache::keep_path(). Shape (q_len). Needs causal() or
-  /// sliding_window(left, 0). Refused with functors, dropout, options that hold an axis of queries
-  /// or keys, and caches with a window.
+  /// tree, which position_ids must give for rotary. The cache then holds all tokens, and the cache
+  /// of a recurrent layer the state after each: see KvCache::keep_path(). Shape (q_len). Needs
+  /// causal() or sliding_window(left, 0). Refused with functors, dropout, options that hold an axis
+  /// of queries or keys, and caches with a window.
   TensorView1<const index_t> parents = {};
 
   ATTN_REFUSE_OTHER_ELEMENTS(MultiHeadAttentionCall)

@@ -109,7 +109,7 @@ struct RotaryOptions {
   index_t max_positions = 4096;             ///< size of the table of angles
   RotaryScaling scaling = {};               ///< of the frequencies, for longer texts
   RotaryAngles frequencies = {};  ///< angle per position of each pair; replaces theta and scaling
-  // Of longrope: divisors of the frequencies, one for each pair.
+  // longrope: divisors of the frequencies, one for each pair.
   RotaryAngles short_factors = {};  ///< longrope: divisors for sequences up to
                                     ///< original_max_positions
   RotaryAngles long_factors = {};   ///< longrope: divisors for longer sequences

@@ -269,7 +269,7 @@ void check_elements(const ConfigFile& config, const File& file,
   const double feed_forward_rows =
       dense * (layer.gated ? 3 : 2) * to_double(layer.dim_feedforward) +
       (to_double(num_layers) - dense) * expert_rows;
-  // Of latent attention, counts only the output projection, its largest matrix.
+  // Latent attention counts only its output projection, the largest matrix.
   const LatentAttentionOptions& latent = layer.latent;
   const double attention_rows = latent.kv_lora_rank > 0 ? heads * to_double(latent.head_dim_v)
                                                         : 2 * (heads + kv_heads) * head_dim;

@@ -28,7 +28,7 @@ inline PreTokenizer pre_tokenizer_of(const ConfigFile& file) {
                                                 "'(?i:[sdmt]|ll|ve|re)"};
   constexpr std::string_view kLetters = R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})",
                              kRest = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  // Of CLIP; newer files have the special tokens before it, which ByteLevel cuts again.
+  // CLIP's pattern. Newer files put the special tokens before it, which ByteLevel splits again.
   constexpr std::string_view kClip = R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)";
   std::string found;
   std::optional<PreTokenizer> kind;  // of the step before ByteLevel

@@ -34,7 +34,7 @@ SentenceDense<T> dense_from_folder(const std::filesystem::path& folder, index_t 
   const ConfigFile config(folder / "config.json");
   const SafetensorsFolder file(folder);
   if (config.count("in_features") != in) {
-    config.fail("in_features", concat("be ", in, ", the features of what it maps"),
+    config.fail("in_features", concat("be ", in, ", the width of its input"),
                 std::to_string(config.count("in_features")));
   }
   const index_t out = config.count("out_features");
