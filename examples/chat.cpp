@@ -45,10 +45,10 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::optional<std::string> model, system, prompt, file, score, draft, prompt_cache;
   std::vector<std::string> stop, ignore_keys;
-  index_t tokens = 512, top_k = 0, context = 4096, lookup = 0, draft_tree = 1;
+  index_t tokens = 512, min_tokens = 0, context = 4096, lookup = 0, draft_tree = 1;
   std::optional<index_t> keep, samples;
-  double temperature = 0, top_p = 1, min_p = 0, repeat_penalty = 1;
-  std::uint64_t seed = 0;
+  attn::SamplingOptions sampling{.temperature = 0};  // temperature 0: greedy
+  attn::LogitOptions logits;
   int threads = 0;
   std::string precision = "int8", weights = "float";
   bool stats = false, json = false, raw = false;
@@ -95,12 +95,17 @@ void check(const Options& o) {
   need(o.threads <= 1, "--threads must be at most 1 in a program without OpenMP",
        std::to_string(o.threads));
 #endif
-  need(o.temperature >= 0 && std::isfinite(o.temperature),
-       "--temperature must be finite and at least 0", attn::to_string(o.temperature));
-  need(o.top_p > 0 && o.top_p <= 1, "--top-p must lie in (0, 1]", attn::to_string(o.top_p));
-  need(o.min_p >= 0 && o.min_p <= 1, "--min-p must lie in [0, 1]", attn::to_string(o.min_p));
-  need(o.repeat_penalty > 0 && std::isfinite(o.repeat_penalty),
-       "--repeat-penalty must be finite and above 0", attn::to_string(o.repeat_penalty));
+  const double temperature = o.sampling.temperature;
+  need(temperature >= 0 && std::isfinite(temperature),
+       "--temperature must be finite and at least 0", attn::to_string(temperature));
+  // attn names the others if they are out of range: before the model is loaded.
+  attn::SamplingOptions sampling = o.sampling;
+  if (temperature == 0) sampling.temperature = 1;
+  static_cast<void>(attn::Sampler(sampling, 1));
+  attn::Tensor1<float> logit({1});
+  attn::adjust_logits(logit.view(), {}, o.logits);
+  need(o.min_tokens <= o.tokens, "--min-tokens must be at most --tokens",
+       std::to_string(o.min_tokens));
   for (const std::string& stop : o.stop) need(!stop.empty(), "--stop must not be empty", "''");
   if (o.json && !o.prompt && !o.file && !o.score) {
     throw UsageError("--json needs --prompt, --file or --score");
@@ -109,8 +114,8 @@ void check(const Options& o) {
     throw UsageError("--draft-tree needs --draft or --lookup");
   }
   if (o.samples && !o.prompt && !o.file) throw UsageError("--samples needs --prompt or --file");
-  need(!o.samples || o.temperature > 0, "--samples needs a --temperature above 0",
-       attn::to_string(o.temperature));
+  need(!o.samples || temperature > 0, "--samples needs a --temperature above 0",
+       attn::to_string(temperature));
 #if defined(CHAT_HAS_MPI)
   need(o.prompt || o.file || o.score, "chat_mpi needs --prompt, --file or --score", "none");
   need(!o.prompt_cache, "--prompt-cache must not be given to chat_mpi",
@@ -279,16 +284,13 @@ class Chat {
   }
   // The options of the next answer, which has a seed of its own.
   attn::TextGenerationOptions next_options() {
-    attn::TextGenerationOptions generation{
-        .max_new_tokens = options_.tokens,
-        .logits = {.repetition_penalty = options_.repeat_penalty},
-        .stop = options_.stop};
-    if (options_.temperature > 0) {
-      generation.sampling = attn::SamplingOptions{.temperature = options_.temperature,
-                                                  .top_k = options_.top_k,
-                                                  .top_p = options_.top_p,
-                                                  .min_p = options_.min_p,
-                                                  .seed = options_.seed + answers_++};
+    attn::TextGenerationOptions generation{.max_new_tokens = options_.tokens,
+                                           .min_new_tokens = options_.min_tokens,
+                                           .logits = options_.logits,
+                                           .stop = options_.stop};
+    if (options_.sampling.temperature > 0) {
+      generation.sampling = options_.sampling;
+      generation.sampling->seed += answers_++;
     }
     return generation;
   }
@@ -437,10 +439,10 @@ void print_samples(Chat& chat, const Options& options) {
   examples::Json list = examples::Json::array();
   for (std::size_t n = 0; n < samples.size(); ++n) {
     list.push_back(
-        {{"seed", options.seed + n}, {"ids", samples[n].ids}, {"text", samples[n].text}});
+        {{"seed", options.sampling.seed + n}, {"ids", samples[n].ids}, {"text", samples[n].text}});
     if (options.json) continue;
-    std::cout << (n > 0 ? "\n" : "") << "[sample " << n + 1 << ", seed " << options.seed + n
-              << "]\n";
+    std::cout << (n > 0 ? "\n" : "") << "[sample " << n + 1 << ", seed "
+              << options.sampling.seed + n << "]\n";
     print_text(samples[n].text);
     std::cout << '\n';
   }
@@ -519,6 +521,46 @@ void run(const Options& options) {
   }
 }
 
+// Options of the choice of tokens, which --help shows as a group.
+void add_sampling(CLI::App& app, attn::SamplingOptions& o, attn::LogitOptions& logits) {
+  constexpr const char* kGroup = "CHOICE OF TOKENS";
+  const auto add = [&](const char* name, double& value, const char* description) {
+    app.add_option(name, value, description)->capture_default_str()->group(kGroup);
+  };
+  const auto add_count = [&](const char* name, auto& value, const char* description) {
+    examples::add_number(app, name, value, {}, description)->group(kGroup);
+  };
+  add("--temperature", o.temperature, "Sampling temperature; 0: always the most likely token");
+  add("--top-n-sigma", o.top_n_sigma,
+      "Sample from logits within this many standard deviations of the largest; 0: from all");
+  add_count("--top-k", o.top_k, "Sample from the k most likely tokens; 0: from all");
+  add("--top-p", o.top_p, "Sample from the most likely tokens with this total probability");
+  add("--min-p", o.min_p,
+      "Sample from tokens at least this many times as likely as the most likely one");
+  add("--typical-p", o.typical_p,
+      "Sample from the tokens of the most typical surprise with this total probability");
+  add("--xtc-probability", o.xtc_probability,
+      "XTC: leave out all top choices but the least likely, with this probability");
+  add("--xtc-threshold", o.xtc_threshold, "XTC: probability of a top choice");
+  add("--mirostat-tau", o.mirostat_tau, "Mirostat 2: surprise of tokens in bits; 0: off");
+  add("--mirostat-eta", o.mirostat_eta, "Mirostat 2: learning rate");
+  add_count("--seed", o.seed, "Seed of the sampling");
+  add("--repeat-penalty", logits.repetition_penalty,
+      "Divide the logits of tokens that occurred by this");
+  add("--presence-penalty", logits.presence_penalty,
+      "Subtract this from the logits of tokens that occurred");
+  add("--frequency-penalty", logits.frequency_penalty,
+      "Subtract this from the logit of a token for each time that it occurred");
+  add("--dry-multiplier", logits.dry_multiplier,
+      "DRY: penalty of a token that continues a repetition; 0: off");
+  add("--dry-base", logits.dry_base, "DRY: growth of the penalty with each repeated token");
+  examples::add_number(app, "--dry-allowed-length", logits.dry_allowed_length, index_t{1},
+                       "DRY: the shortest repetition that is penalised")
+      ->group(kGroup);
+  add_count("--no-repeat-ngram", logits.no_repeat_ngram,
+            "Let no sequence of this many tokens occur twice; 0: off");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -539,24 +581,12 @@ int main(int argc, char** argv) {
   file->excludes(score);
   examples::add_number(app, "--tokens", o.tokens, index_t{1},
                        "Maximum number of tokens of an answer, including its end token");
-  app.add_option("--temperature", o.temperature,
-                 "Sampling temperature; 0: always the most likely token")
-      ->capture_default_str();
-  examples::add_number(app, "--top-k", o.top_k, index_t{0},
-                       "Sample from the k most likely tokens; 0: from all");
-  app.add_option("--top-p", o.top_p,
-                 "Sample from the most likely tokens with this total probability")
-      ->capture_default_str();
-  app.add_option("--min-p", o.min_p,
-                 "Sample from tokens at least this many times as likely as the most likely one")
-      ->capture_default_str();
-  app.add_option("--repeat-penalty", o.repeat_penalty,
-                 "Divide the logits of tokens that occurred by this")
-      ->capture_default_str();
+  examples::add_number(app, "--min-tokens", o.min_tokens, index_t{0},
+                       "Number of tokens before an answer may end");
+  add_sampling(app, o.sampling, o.logits);
   app.add_option("--stop", o.stop, "Stop text: an answer ends before it; may be repeated")
       ->take_all()
       ->allow_extra_args(false);
-  examples::add_number(app, "--seed", o.seed, std::uint64_t{0}, "Seed of the sampling");
   examples::add_number(app, "--ctx", o.context, index_t{1},
                        "Maximum number of tokens of a conversation");
   CLI::Option* keep = examples::add_number(

@@ -44,6 +44,9 @@ check '--precision half' rejects 'exact, bf16 or int8; found half' "$program" --
 check '--tokens 0' rejects 'at least 1; found 0' "$program" --tokens 0
 check '--temperature -1' rejects 'at least 0; found -1' "$program" --temperature=-1
 check '--top-p 0' rejects '(0, 1\]; found 0' "$program" --top-p 0
+check '--top-n-sigma -1' rejects 'top_n_sigma must be finite and at least 0; found -1' "$program" --top-n-sigma=-1
+check '--dry-base 0' rejects 'dry_base must be finite and at least 1; found 0' "$program" --dry-base 0
+check '--min-tokens above --tokens' rejects 'at most --tokens; found 9' "$program" --min-tokens 9 --tokens 8
 check '--keep of all' rejects 'below --ctx; found 64' "$program" --ctx 64 --keep 64
 check '--lookup -1' rejects 'at least 0; found -1' "$program" --lookup=-1
 check '--lookup and --draft' rejects 'excludes' "$program" --lookup 3 --draft x
@@ -77,6 +80,9 @@ check '--samples as text' same "$(from_folder_with --temperature 1 --samples 2 -
   printf '[sample 1, seed 5]\n%s\n\n[sample 2, seed 6]\n%s' \
     "$(from_folder_with --temperature 1 --seed 5)" "$(from_folder_with --temperature 1 --seed 6)"
 )"
+check '--top-n-sigma near 0 is greedy' same "$(from_folder_with --temperature 1 --top-n-sigma 1e-6)" "$(from_folder_with)"
+no_repetition() { test -z "$(from_folder_with --json --no-repeat-ngram 1 | ids_of | grep -o '[0-9]*' | sort | uniq -d)"; }
+check '--no-repeat-ngram 1' no_repetition
 check '--draft-tree says the same' same "$(from_folder_with --lookup 2 --draft-tree 3)" "$(from_folder_with)"
 check 'as of a draft model' same "$(from_folder_with --draft "$folder" --draft-tree 3)" "$(from_folder_with)"
 check '--draft-tree of more than all tokens' rejects "vocabulary's size" \
