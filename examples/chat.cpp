@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -95,15 +94,6 @@ void check(const Options& o) {
   need(o.threads <= 1, "--threads must be at most 1 in a program without OpenMP",
        std::to_string(o.threads));
 #endif
-  const double temperature = o.sampling.temperature;
-  need(temperature >= 0 && std::isfinite(temperature),
-       "--temperature must be finite and at least 0", attn::to_string(temperature));
-  // attn names the others if they are out of range: before the model is loaded.
-  attn::SamplingOptions sampling = o.sampling;
-  if (temperature == 0) sampling.temperature = 1;
-  static_cast<void>(attn::Sampler(sampling, 1));
-  attn::Tensor1<float> logit({1});
-  attn::adjust_logits(logit.view(), {}, o.logits);
   need(o.min_tokens <= o.tokens, "--min-tokens must be at most --tokens",
        std::to_string(o.min_tokens));
   for (const std::string& stop : o.stop) need(!stop.empty(), "--stop must not be empty", "''");
@@ -114,8 +104,8 @@ void check(const Options& o) {
     throw UsageError("--draft-tree needs --draft or --lookup");
   }
   if (o.samples && !o.prompt && !o.file) throw UsageError("--samples needs --prompt or --file");
-  need(!o.samples || temperature > 0, "--samples needs a --temperature above 0",
-       attn::to_string(temperature));
+  need(!o.samples || o.sampling.temperature > 0, "--samples needs a --temperature above 0",
+       attn::to_string(o.sampling.temperature));
 #if defined(CHAT_HAS_MPI)
   need(o.prompt || o.file || o.score, "chat_mpi needs --prompt, --file or --score", "none");
   need(!o.prompt_cache, "--prompt-cache must not be given to chat_mpi",
@@ -524,36 +514,39 @@ void run(const Options& options) {
 // Options of the choice of tokens, which --help shows as a group.
 void add_sampling(CLI::App& app, attn::SamplingOptions& o, attn::LogitOptions& logits) {
   constexpr const char* kGroup = "CHOICE OF TOKENS";
-  const auto add = [&](const char* name, double& value, const char* description) {
-    app.add_option(name, value, description)->capture_default_str()->group(kGroup);
+  const auto add = [&](const char* name, double& value, const examples::RealRange& range,
+                       const char* description) {
+    examples::add_real(app, name, value, range, description)->group(kGroup);
   };
+  constexpr examples::RealRange kShare{.most = 1, .open = true}, kProbability{.most = 1};
   const auto add_count = [&](const char* name, auto& value, const char* description) {
     examples::add_number(app, name, value, {}, description)->group(kGroup);
   };
-  add("--temperature", o.temperature, "Sampling temperature; 0: always the most likely token");
-  add("--top-n-sigma", o.top_n_sigma,
+  add("--temperature", o.temperature, {}, "Sampling temperature; 0: always the most likely token");
+  add("--top-n-sigma", o.top_n_sigma, {},
       "Sample from logits within this many standard deviations of the largest; 0: from all");
   add_count("--top-k", o.top_k, "Sample from the k most likely tokens; 0: from all");
-  add("--top-p", o.top_p, "Sample from the most likely tokens with this total probability");
-  add("--min-p", o.min_p,
+  add("--top-p", o.top_p, kShare, "Sample from the most likely tokens with this total probability");
+  add("--min-p", o.min_p, kProbability,
       "Sample from tokens at least this many times as likely as the most likely one");
-  add("--typical-p", o.typical_p,
+  add("--typical-p", o.typical_p, kShare,
       "Sample from the tokens of the most typical surprise with this total probability");
-  add("--xtc-probability", o.xtc_probability,
+  add("--xtc-probability", o.xtc_probability, kProbability,
       "XTC: leave out all top choices but the least likely, with this probability");
-  add("--xtc-threshold", o.xtc_threshold, "XTC: probability of a top choice");
-  add("--mirostat-tau", o.mirostat_tau, "Mirostat 2: surprise of tokens in bits; 0: off");
-  add("--mirostat-eta", o.mirostat_eta, "Mirostat 2: learning rate");
+  add("--xtc-threshold", o.xtc_threshold, kProbability, "XTC: probability of a top choice");
+  add("--mirostat-tau", o.mirostat_tau, {}, "Mirostat 2: surprise of tokens in bits; 0: off");
+  add("--mirostat-eta", o.mirostat_eta, {}, "Mirostat 2: learning rate");
   add_count("--seed", o.seed, "Seed of the sampling");
-  add("--repeat-penalty", logits.repetition_penalty,
+  add("--repeat-penalty", logits.repetition_penalty, {.open = true},
       "Divide the logits of tokens that occurred by this");
-  add("--presence-penalty", logits.presence_penalty,
+  add("--presence-penalty", logits.presence_penalty, {},
       "Subtract this from the logits of tokens that occurred");
-  add("--frequency-penalty", logits.frequency_penalty,
+  add("--frequency-penalty", logits.frequency_penalty, {},
       "Subtract this from the logit of a token for each time that it occurred");
-  add("--dry-multiplier", logits.dry_multiplier,
+  add("--dry-multiplier", logits.dry_multiplier, {},
       "DRY: penalty of a token that continues a repetition; 0: off");
-  add("--dry-base", logits.dry_base, "DRY: growth of the penalty with each repeated token");
+  add("--dry-base", logits.dry_base, {.least = 1},
+      "DRY: growth of the penalty with each repeated token");
   examples::add_number(app, "--dry-allowed-length", logits.dry_allowed_length, index_t{1},
                        "DRY: the shortest repetition that is penalised")
       ->group(kGroup);

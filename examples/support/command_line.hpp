@@ -11,6 +11,7 @@
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -80,19 +81,41 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<In
   return app.add_option(name, read, description)->type_name("NUMBER");
 }
 
-// Adds an option that takes a finite number above 0: CLI11's own check accepts NaN.
-inline CLI::Option* add_positive(CLI::App& app, const std::string& name, double& value,
-                                 const std::string& description) {
-  const auto read = [name, &value](const CLI::results_t& words) {
+// Finite numbers from `least` to `most`; with `open`, without `least`.
+struct RealRange {
+  double least = 0, most = std::numeric_limits<double>::infinity();
+  bool open = false;
+
+  bool has(double x) const {
+    return std::isfinite(x) && x <= most && (open ? x > least : x >= least);
+  }
+  std::string text() const {
+    std::ostringstream result;
+    if (std::isfinite(most)) {
+      result << "lie in " << (open ? '(' : '[') << least << ", " << most << ']';
+    } else {
+      result << "be a number " << (open ? "above " : "of at least ") << least;
+    }
+    return result.str();
+  }
+};
+
+// Adds an option that takes a number of `range`: CLI11's own checks accept NaN. --help shows the
+// default if that is in the range.
+inline CLI::Option* add_real(CLI::App& app, const std::string& name, double& value,
+                             const RealRange& range, const std::string& description) {
+  const auto read = [name, &value, range](const CLI::results_t& words) {
     const std::string& word = words.back();
     const char* end = word.data() + word.size();
     const auto [stop, error] = std::from_chars(word.data(), end, value);
-    if (error != std::errc() || stop != end || !(value > 0) || !std::isfinite(value)) {
-      throw CLI::ValidationError(name + " must be a number above 0; found " + word);
-    }
-    return true;
+    if (error == std::errc() && stop == end && range.has(value)) return true;
+    throw CLI::ValidationError(name + " must " + range.text() + "; found " + word);
   };
-  return app.add_option(name, read, description)->type_name("FLOAT");
+  CLI::Option* option = app.add_option(name, read, description)->type_name("FLOAT");
+  if (!range.has(value)) return option;
+  std::ostringstream standard;
+  standard << value;
+  return option->default_str(standard.str());
 }
 
 // During its lifetime, a failed write to std::cout throws std::ios_base::failure: std::cout is

@@ -245,7 +245,7 @@ inline void train_gpt(const GptTrainingOptions& options, attn::Communicator& com
 
 inline void add_training_options(CLI::App& app, GptTrainingOptions& options) {
   add_number(app, "--steps", options.steps, index_t{1}, "Training steps");
-  add_positive(app, "--seconds", options.seconds, "Stop after this many seconds");
+  add_real(app, "--seconds", options.seconds, {.open = true}, "Stop after this many seconds");
   app.add_option("--out", options.out, "Write a page with the loss and the samples");
   app.add_option("--checkpoint", options.checkpoint, "Resume from this file, and save to it");
 }

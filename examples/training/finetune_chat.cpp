@@ -238,7 +238,7 @@ int main(int argc, char** argv) {
   examples::add_number(app, "--steps", options.steps, index_t{1}, "Training steps");
   examples::add_number(app, "--batch", options.batch, index_t{1}, "Pairs per step");
   examples::add_number(app, "--seed", options.seed, index_t{0}, "Seed of the random numbers");
-  examples::add_positive(app, "--rate", options.rate, "Peak learning rate");
+  examples::add_real(app, "--rate", options.rate, {.open = true}, "Peak learning rate");
   auto* save = app.add_option("--save", options.save, "Write the adapters to this file");
   app.add_option("--load", options.load, "Load adapters from this file instead of training")
       ->excludes(save);

@@ -250,7 +250,7 @@ int main(int argc, char** argv) {
   examples::add_number(app, "--steps", options.steps, index_t{1}, "Training steps per seed");
   examples::add_number(app, "--seeds", options.seeds, index_t{1},
                        "Number of training runs, each with its own seed");
-  examples::add_positive(app, "--rate", options.rate, "Peak learning rate");
+  examples::add_real(app, "--rate", options.rate, {.open = true}, "Peak learning rate");
   app.add_option("--data", options.data, "Folder of help_center.txt and help_questions.txt");
   return examples::run_program(app, "finetune_search", argc, argv, [&] { run(options); });
 }

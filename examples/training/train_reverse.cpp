@@ -105,6 +105,6 @@ void run(double seconds) {
 int main(int argc, char** argv) {
   double seconds = 20;
   CLI::App app("Teaches the Transformer of \"Attention Is All You Need\" to reverse sequences.");
-  examples::add_positive(app, "--seconds", seconds, "Stop after this many seconds");
+  examples::add_real(app, "--seconds", seconds, {.open = true}, "Stop after this many seconds");
   return examples::run_program(app, "train_reverse", argc, argv, [&] { run(seconds); });
 }

@@ -44,8 +44,8 @@ check '--precision half' rejects 'exact, bf16 or int8; found half' "$program" --
 check '--tokens 0' rejects 'at least 1; found 0' "$program" --tokens 0
 check '--temperature -1' rejects 'at least 0; found -1' "$program" --temperature=-1
 check '--top-p 0' rejects '(0, 1\]; found 0' "$program" --top-p 0
-check '--top-n-sigma -1' rejects 'top_n_sigma must be finite and at least 0; found -1' "$program" --top-n-sigma=-1
-check '--dry-base 0' rejects 'dry_base must be finite and at least 1; found 0' "$program" --dry-base 0
+check '--top-n-sigma -1' rejects '--top-n-sigma must be a number of at least 0; found -1' "$program" --top-n-sigma=-1
+check '--dry-base 0' rejects '--dry-base must be a number of at least 1; found 0' "$program" --dry-base 0
 check '--min-tokens above --tokens' rejects 'at most --tokens; found 9' "$program" --min-tokens 9 --tokens 8
 check '--keep of all' rejects 'below --ctx; found 64' "$program" --ctx 64 --keep 64
 check '--lookup -1' rejects 'at least 0; found -1' "$program" --lookup=-1
