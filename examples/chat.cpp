@@ -511,9 +511,9 @@ void run(const Options& options) {
   }
 }
 
-// Options of the choice of tokens, which --help shows as a group.
+// Sampling options and penalties, which --help shows as a group.
 void add_sampling(CLI::App& app, attn::SamplingOptions& o, attn::LogitOptions& logits) {
-  constexpr const char* kGroup = "CHOICE OF TOKENS";
+  constexpr const char* kGroup = "Sampling";
   const auto add = [&](const char* name, double& value, const examples::RealRange& range,
                        const char* description) {
     examples::add_real(app, name, value, range, description)->group(kGroup);

@@ -131,8 +131,9 @@ TEST(LlamaSampling, MirostatMovesItsLimitAsDefined) {
 /// A token loses multiplier base^(n - allowed_length) if it followed the last n tokens before, for
 /// the largest n; breakers are neither among these nor lose anything.
 TEST(LlamaSampling, DrySubtractsWhatItsDefinitionSays) {
-  int losses = 0;
-  for (std::uint64_t draw = 0; draw < attn_test::draws(400); ++draw) {
+  std::uint64_t losses = 0;
+  const std::uint64_t draws = attn_test::draws(400);
+  for (std::uint64_t draw = 0; draw < draws; ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const index_t vocab_size = random.integer(2, 6);
@@ -167,7 +168,7 @@ TEST(LlamaSampling, DrySubtractsWhatItsDefinitionSays) {
       EXPECT_NEAR(logits(id), expected, 1e-14 * (1 + std::abs(expected))) << "token " << id;
     }
   }
-  EXPECT_GT(losses, 20);
+  EXPECT_GT(losses, draws / 8);
 }
 
 }  // namespace
