@@ -168,7 +168,7 @@ TEST(LlamaSampling, DrySubtractsWhatItsDefinitionSays) {
       EXPECT_NEAR(logits(id), expected, 1e-14 * (1 + std::abs(expected))) << "token " << id;
     }
   }
-  EXPECT_GT(losses, draws / 8);
+  EXPECT_GE(losses, draws / 8);
 }
 
 }  // namespace
